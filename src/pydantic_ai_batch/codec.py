@@ -1,0 +1,125 @@
+"""Turns the framework's requests into provider bodies, and provider bodies into its responses.
+
+No message mapping is written again: the framework's own model classes do it. For a model that has the public
+`batch_encode` and `batch_decode`, [`NativeCodec`][pydantic_ai_batch.codec.NativeCodec] asks those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.messages import ModelRequest, ModelResponse
+from pydantic_ai.models import Model
+from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
+from pydantic_ai.settings import ModelSettings, merge_model_settings
+
+from .exceptions import RequestNotSendable, ResultUnreadable
+
+_REFUSED_SETTINGS = {
+    'timeout': 'the provider runs a batched request in its own time; set the timeout of the client instead',
+    'extra_headers': 'all requests of a batch travel under the headers of one call; set them on the client instead',
+}
+_BACKGROUND_SETTINGS = ('openai_background',)
+_STREAM_KEYS = ('stream', 'stream_options', 'background')
+
+_STUB = BatchRequest(custom_id='', messages=[ModelRequest.user_text_prompt('.')])
+
+
+class Codec(Protocol):
+    """Encodes and decodes for one kind of model."""
+
+    async def group(self, model: Model) -> str:
+        """The group key of the model's requests."""
+        ...
+
+    async def encode(self, model: Model, request: BatchRequest) -> EncodedBatchRequest:
+        """The request as the model would send it live.
+
+        Raises:
+            UserError: The request asks for what a batch cannot do. The message says what to change.
+            RequestNotSendable: The request cannot be written down.
+        """
+        ...
+
+    async def decode(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """The response the model would make of the result live.
+
+        Raises:
+            ModelAPIError: The error that the model would raise live.
+            ResultUnreadable: The result is none that the model can read.
+        """
+        ...
+
+
+def refuse_settings(model: Model, settings: ModelSettings | None) -> None:
+    """Refuse settings that a batch cannot honour, merged with the model's own, before anything is encoded.
+
+    `max_retries` only says how often a client repeats a live request, so it is left out with a warning.
+
+    Raises:
+        UserError: A setting cannot be honoured. The message names it, and what to do instead.
+    """
+    merged = cast('dict[str, Any]', merge_model_settings(model.settings, settings) or {})
+    if not merged:
+        return
+    for name, reason in _REFUSED_SETTINGS.items():
+        if merged.get(name) is not None:
+            raise UserError(f'The setting `{name}` cannot be used in a batch: {reason}.')
+    for name in _BACKGROUND_SETTINGS:
+        if merged.get(name):
+            raise UserError(
+                f'The setting `{name}` cannot be used in a batch, which runs in the background as it is: leave it out.'
+            )
+    extra_body = merged.get('extra_body')
+    for name in _STREAM_KEYS:
+        if merged.get(name) or (isinstance(extra_body, dict) and cast('dict[str, Any]', extra_body).get(name)):
+            raise UserError(
+                f'`{name}` cannot be used in a batch, whose answers come whole and when they are done: leave it out.'
+            )
+
+
+def without_max_retries(settings: ModelSettings | None) -> ModelSettings | None:
+    """`settings` without `max_retries`, which older versions of the framework refuse in a batch."""
+    if not settings or 'max_retries' not in settings:
+        return settings
+    return cast('ModelSettings', {name: value for name, value in settings.items() if name != 'max_retries'})
+
+
+def sets_max_retries(model: Model, settings: ModelSettings | None) -> bool:
+    """Whether `max_retries` is set for a request, which a batch ignores."""
+    return 'max_retries' in (merge_model_settings(model.settings, settings) or {})
+
+
+class NativeCodec:
+    """The codec of models with the framework's public `batch_encode` and `batch_decode`."""
+
+    async def group(self, model: Model) -> str:
+        """The group key of the model's requests, read off a request that is not sent."""
+        return (await model.batch_encode(_STUB)).group
+
+    async def encode(self, model: Model, request: BatchRequest) -> EncodedBatchRequest:
+        """The request as the model would send it live."""
+        refuse_settings(model, request.model_settings)
+        if (settings := without_max_retries(request.model_settings)) is not request.model_settings:
+            request = replace(request, model_settings=settings)
+        try:
+            return await model.batch_encode(request)
+        except (ValueError, TypeError) as error:
+            # A lone surrogate or an object that is no JSON: pydantic's serialiser raises a `ValueError`.
+            raise RequestNotSendable(model.model_name, f'The request cannot be encoded: {error}') from error
+
+    async def decode(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """The response the model would make of the result live."""
+        try:
+            return model.batch_decode(result, request)
+        except ModelAPIError:
+            raise
+        except Exception as error:
+            # A body that the provider never sends live meets code that was written for those it does.
+            raise ResultUnreadable(
+                model.model_name,
+                f'The provider returned a result that cannot be read ({type(error).__name__}: {error}).',
+                body=result.body,
+            ) from error

@@ -1,0 +1,132 @@
+"""What happens to requests and batches, as plain events, and the counts they add up to.
+
+The pool and list calls report here; a progress display, or a callable of the user's, listens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic_ai.models.batch import Batch
+
+_log = logging.getLogger('pydantic_ai_batch')
+
+EventKind = Literal['queued', 'withdrawn', 'submitted', 'refused', 'checked', 'answered', 'failed', 'resubmitted']
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchEvent:
+    """Something that happened to `count` requests, or to a batch."""
+
+    kind: EventKind
+    """What happened.
+
+    `queued`, `withdrawn`: requests came into a queue, or left it again. `submitted`, `refused`: a batch of them was
+    created, or could not be. `checked`: the provider told a batch's status. `answered`, `failed`: requests got their
+    response, or an error that stands. `resubmitted`: requests failed in a passing way and are queued again.
+    """
+
+    lane: str
+    """The lane's name."""
+
+    model_name: str
+    """The model's name."""
+
+    count: int = 1
+    """How many requests it concerns."""
+
+    batch: Batch | None = None
+    """The batch as it was last read, where there is one."""
+
+
+Listener = Callable[[BatchEvent], None]
+"""Called with each event, on the event loop it happened on. It must not block."""
+
+
+@dataclass
+class Reporter:
+    """Tells a listener, if there is one, what happens."""
+
+    listener: Listener | None
+
+    def __call__(
+        self, kind: EventKind, *, lane: str, model_name: str, count: int = 1, batch: Batch | None = None
+    ) -> None:
+        """Report an event. A listener that raises is logged and let go: nobody's answer depends on it."""
+        if self.listener is None or not count:
+            return
+        try:
+            self.listener(BatchEvent(kind=kind, lane=lane, model_name=model_name, count=count, batch=batch))
+        except Exception:
+            _log.exception('The listener to the events of batches raised, and is not called again.')
+            self.listener = None
+
+
+@dataclass
+class BatchTally:
+    """One batch, and what became of its requests so far."""
+
+    batch: Batch
+    lane: str
+    submitted: int
+    answered: int = 0
+    failed: int = 0
+    resubmitted: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every request of the batch has come back."""
+        return self.answered + self.failed + self.resubmitted >= self.submitted
+
+
+@dataclass
+class Tally:
+    """What events add up to: a listener that keeps the counts a progress display shows."""
+
+    queued: int = 0
+    """Requests that wait in a queue now."""
+
+    submitted: int = 0
+    """Requests that were put into batches, those that were resubmitted counted again."""
+
+    answered: int = 0
+    failed: int = 0
+    resubmitted: int = 0
+
+    batches: dict[str, BatchTally] = field(default_factory=dict[str, BatchTally])
+    """The batches that were created, by ID, in that order."""
+
+    def __call__(self, event: BatchEvent) -> None:
+        """Take an event into the counts."""
+        batch = self.batches.get(event.batch.id) if event.batch is not None else None
+        match event.kind:
+            case 'queued':
+                self.queued += event.count
+            case 'withdrawn':
+                self.queued -= event.count
+            case 'refused':
+                self.queued -= event.count
+                self.failed += event.count
+            case 'submitted':
+                self.queued -= event.count
+                self.submitted += event.count
+                if event.batch is not None:
+                    self.batches[event.batch.id] = BatchTally(event.batch, event.lane, event.count)
+            case 'checked':
+                if batch is not None and event.batch is not None:
+                    batch.batch = event.batch
+            case 'answered':
+                self.answered += event.count
+                if batch is not None:
+                    batch.answered += event.count
+            case 'failed':
+                self.failed += event.count
+                if batch is not None:
+                    batch.failed += event.count
+            case 'resubmitted':
+                self.resubmitted += event.count
+                if batch is not None:
+                    batch.resubmitted += event.count

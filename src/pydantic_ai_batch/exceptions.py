@@ -1,0 +1,84 @@
+"""The errors this package adds to the framework's.
+
+Each is also a [`UserError`][pydantic_ai.exceptions.UserError], where the call has to change, or a
+[`ModelAPIError`][pydantic_ai.exceptions.ModelAPIError], where the provider or the network had its say, so that code
+that handles a live request's errors handles a batched one's. An error that concerns a batch that exists carries its
+plain handle, which [`batch_of`][pydantic_ai_batch.exceptions.batch_of] reads.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.models.batch import Batch
+
+__all__ = (
+    'CreateUnsettled',
+    'LaneNotBuilt',
+    'NoBatchLane',
+    'RequestNotSendable',
+    'ResultUnreadable',
+    'batch_of',
+)
+
+_E = TypeVar('_E', bound=Exception)
+_BATCH_ATTRIBUTE = '_pydantic_ai_batch_handle'
+
+
+class NoBatchLane(UserError):
+    """The model's provider has no batch API, or this model cannot be sent through it. The message says why."""
+
+
+class LaneNotBuilt(NoBatchLane):
+    """The model's provider has a batch API, which this package does not serve yet."""
+
+
+class RequestNotSendable(ModelAPIError):
+    """One request that cannot be put into a batch: it is too large for any, or cannot be encoded.
+
+    Nothing was sent for it. The other requests of the call go on.
+    """
+
+
+class ResultUnreadable(ModelAPIError):
+    """The provider returned a result for the request that cannot be read as its response.
+
+    The request ran, and was probably billed, so it is not sent again by itself. `body` holds what the provider
+    returned, as text.
+    """
+
+
+class CreateUnsettled(ModelAPIError):
+    """A batch may or may not exist: the reply to its creation was lost, and the provider's listing cannot tell.
+
+    Its requests are not sent again, as that could pay for them twice. The message says where to look.
+    """
+
+
+def with_batch(error: _E, batch: Batch) -> _E:
+    """Let `error` carry the handle of the batch it concerns.
+
+    The attribute is set on the instance, as most of these errors are the framework's own classes.
+    """
+    setattr(error, _BATCH_ATTRIBUTE, batch)
+    return error
+
+
+def batch_of(error: BaseException) -> Batch | None:
+    """The plain handle of the batch that `error` concerns, with which it can still be collected, or `None`."""
+    batch = getattr(error, _BATCH_ATTRIBUTE, None)
+    return batch if isinstance(batch, Batch) else None
+
+
+def copy_of(error: _E) -> _E:
+    """A copy of `error`, so that each request waiting on one batch raises its own.
+
+    One exception raised in several tasks would collect the tracebacks of all of them. The constructor is not called:
+    what it takes is known only to the class, and all it made is in the instance.
+    """
+    copied = error.__class__.__new__(error.__class__, *error.args)
+    copied.__dict__.update(error.__dict__)
+    copied.args = error.args
+    copied.__cause__, copied.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return copied

@@ -1,0 +1,168 @@
+"""What one process knows of the batches its requests are in: their status, their results, and who still wants them.
+
+One record per batch, shared by every event loop and thread that a pool serves, and changed only through the verbs
+here. It answers three questions: may a status that was read lately serve this check as well; is a result here already,
+so that a hundred stored histories of one batch cost one download; and does anyone still wait for a batch that this
+process made, or may it be cancelled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic_ai.models.batch import Batch, BatchResult
+
+FlightKey = tuple[str, str, str]
+"""A batch as one credential sees it: lane, group key of the model that asks, batch ID.
+
+The group holds a digest of the credential. What was read with one is never shown to another, which must ask the
+provider itself: a message history's ticket is the caller's data, and proves nothing.
+"""
+
+_MAX_RUNNING = 1024
+_MAX_ENDED = 32
+_MAX_ENDED_BYTES = 256 * 1024 * 1024
+
+
+@dataclass
+class _Flight:
+    batch: Batch | None = None
+    read_at: datetime | None = None
+    wanted: set[str] = field(default_factory=set[str])
+    """Requests that this process submitted in the batch and whose runs have not got their result yet."""
+    made_here: bool = False
+    """Whether this process made the batch, and so may delete its input, which a ticket alone never proves."""
+    cancellable: bool = False
+    """Whether this process made the batch, and nobody left a request in it for later."""
+    ended: bool = False
+    results: dict[str, BatchResult] = field(default_factory=dict[str, BatchResult])
+    taken: set[str] = field(default_factory=set[str])
+    """Requests whose results went straight to who waited for them, and were not kept."""
+    size: int = 0
+
+
+class Flights:
+    """The record of every batch a pool has to do with."""
+
+    def __init__(self) -> None:
+        # Never held across an `await`.
+        self._lock = threading.Lock()
+        self._flights: OrderedDict[FlightKey, _Flight] = OrderedDict()
+
+    def submitted(self, key: FlightKey, batch: Batch, custom_ids: Iterable[str]) -> None:
+        """Record a batch that this process made of the requests of runs that wait for it."""
+        with self._lock:
+            flight = self._flight(key)
+            flight.batch = batch
+            flight.wanted.update(custom_ids)
+            flight.made_here = flight.cancellable = True
+            self._evict()
+
+    def checked(self, key: FlightKey, batch: Batch, at: datetime) -> None:
+        """Record a status that the provider answered."""
+        with self._lock:
+            flight = self._flight(key)
+            flight.batch, flight.read_at = batch, at
+            self._evict()
+
+    def status(self, key: FlightKey, *, newer_than: datetime | None) -> tuple[Batch, datetime] | None:
+        """The status of a running batch, and when it was read, if that was after `newer_than`; else `None`.
+
+        Going by the order of readings and not by their age, many histories that were stored together cost one status
+        request each time they are gone through, and every time through makes progress, under any clock.
+        """
+        with self._lock:
+            flight = self._flights.get(key)
+            if flight is None or flight.batch is None or flight.read_at is None or flight.ended:
+                return None
+            if newer_than is not None and flight.read_at <= newer_than:
+                return None
+            return flight.batch, flight.read_at
+
+    def read(self, key: FlightKey, result: BatchResult, *, taken: bool) -> None:
+        """Record a result that was read: kept for whoever asks later, unless it was `taken` by all who wait."""
+        with self._lock:
+            flight = self._flight(key)
+            if taken:
+                flight.taken.add(result.custom_id)
+                return
+            if result.custom_id not in flight.results:
+                flight.results[result.custom_id] = result
+                flight.size += len(result.body or '')
+
+    def ended(self, key: FlightKey, batch: Batch) -> bool:
+        """Record that a batch ended and all its results were read, and return whether this process had made it."""
+        with self._lock:
+            flight = self._flight(key)
+            flight.batch, flight.ended, flight.cancellable = batch, True, False
+            made_here, flight.made_here = flight.made_here, False
+            self._evict()
+            return made_here
+
+    def find(self, key: FlightKey, custom_id: str) -> tuple[Batch, BatchResult | None] | None:
+        """The ended batch and its result for the request, if both are here; the result is `None` if it has none.
+
+        `None` when the provider has to be asked, as the batch has not been seen to end, or its result was not kept.
+        """
+        with self._lock:
+            flight = self._flights.get(key)
+            if flight is None or not flight.ended or flight.batch is None or custom_id in flight.taken:
+                return None
+            self._flights.move_to_end(key)
+            return flight.batch, flight.results.get(custom_id)
+
+    def collected(self, key: FlightKey, custom_id: str) -> None:
+        """Record that a run has got its result."""
+        with self._lock:
+            if (flight := self._flights.get(key)) is not None:
+                flight.wanted.discard(custom_id)
+                self._evict()
+
+    def leave(self, key: FlightKey, custom_id: str) -> None:
+        """Record that a request is left for later, so that its batch is never cancelled from here any more."""
+        with self._lock:
+            if (flight := self._flights.get(key)) is not None:
+                flight.wanted.discard(custom_id)
+                flight.cancellable = False
+                self._evict()
+
+    def withdraw(self, key: FlightKey, custom_id: str) -> Batch | None:
+        """Record that nobody wants a request any more, and return its batch if that makes it one to cancel.
+
+        That is a batch this process made, that has not ended, and that no other request of this process waits for;
+        it is returned once.
+        """
+        with self._lock:
+            flight = self._flights.get(key)
+            if flight is None or custom_id not in flight.wanted:
+                return None
+            flight.wanted.discard(custom_id)
+            if flight.wanted or not flight.cancellable:
+                return None
+            flight.cancellable = False
+            return flight.batch
+
+    def _flight(self, key: FlightKey) -> _Flight:
+        flight = self._flights.setdefault(key, _Flight())
+        self._flights.move_to_end(key)
+        return flight
+
+    def _evict(self) -> None:
+        """Forget the batches that were used longest ago and that no run of this process waits for."""
+        unwanted = [(key, flight) for key, flight in self._flights.items() if not flight.wanted]
+        ended = [(key, flight) for key, flight in unwanted if flight.ended]
+        size = sum(flight.size for _, flight in ended)
+        surplus = len(ended) - _MAX_ENDED
+        for key, flight in ended:
+            if surplus <= 0 and size <= _MAX_ENDED_BYTES:
+                break
+            del self._flights[key]
+            size -= flight.size
+            surplus -= 1
+        running = [key for key, flight in unwanted if not flight.ended]
+        for key in running[: max(0, len(running) - _MAX_RUNNING)]:
+            del self._flights[key]

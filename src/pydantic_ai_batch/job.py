@@ -1,0 +1,286 @@
+"""One batch's life: created once, checked until it ends, read to the last line.
+
+Agents' queues and list calls both send their batches through here, so that what must never go wrong, a batch paid for
+twice or an answer dropped, is decided in one place. Time comes in through a `Clock`, and what to conclude from an error
+is [`policy`][pydantic_ai_batch.policy]'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.models.batch import Batch, BatchResult
+
+from .clock import Clock, sleep_until_due, utc
+from .compat import counted
+from .exceptions import CreateUnsettled, with_batch
+from .lanes.base import Lane, ListingIncomplete, NotCreated, NotRun, Payload, Stray
+from .policy import (
+    MAX_FAILED_CHECKS,
+    NEVER_SENT_DELAYS,
+    SETTLE_MARGIN,
+    SETTLE_OFFSETS,
+    CheckHistory,
+    create_outcome,
+    overdue,
+    poll_delay,
+    transient,
+)
+from .settings import BatchSettings
+
+_log = logging.getLogger('pydantic_ai_batch')
+
+_MAX_READS = 3
+"""How many times results that are damaged, or fewer than the provider counts, are read before that is believed."""
+
+_CLEAN_UP_SECONDS = 10
+"""How long, in real seconds, deleting an input file may hold up the last answer of its batch."""
+
+
+async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
+    """Create a batch of `payload`, and pay for it once.
+
+    The create is sent once. If it never reached the provider, it is sent again after a moment. If its reply was lost,
+    the batch is looked for by its tag; only when the provider's listing shows that there is none is it sent again, and
+    that once.
+
+    Raises:
+        CreateUnsettled: The reply was lost and the listing cannot tell whether there is a batch.
+        ModelAPIError: The provider refused the batch, or could not be reached.
+    """
+    never_sent = 0
+    proven_absent = False
+    while True:
+        since = utc(clock) - SETTLE_MARGIN
+        try:
+            return await lane.create(payload)
+        except NotCreated as upload:
+            error = upload.__cause__
+            assert isinstance(error, ModelAPIError)
+            if not transient(error) or never_sent == len(NEVER_SENT_DELAYS):
+                raise error from error.__cause__
+        except ModelAPIError as error:
+            outcome = create_outcome(error)
+            if outcome == 'refused' or (outcome == 'never_sent' and never_sent == len(NEVER_SENT_DELAYS)):
+                await _discard(lane, payload)
+                raise
+            if outcome == 'unknown':
+                _log.warning(
+                    'The reply to the creation of a %s batch of %d requests was lost (%s): looking for its tag %s.',
+                    lane.info.name,
+                    payload.count,
+                    error,
+                    payload.tag,
+                )
+                if (batch := await _settle(lane, payload, since, clock, error)) is not None:
+                    return batch
+                if proven_absent:
+                    raise
+                proven_absent = True
+                continue
+        except asyncio.CancelledError:
+            _log.warning(
+                'The creation of a %s batch was cancelled while it was under way, so a batch may exist: %s.',
+                lane.info.name,
+                lane.where_to_look(payload),
+            )
+            raise
+        await sleep_until_due(clock, NEVER_SENT_DELAYS[never_sent])
+        never_sent += 1
+
+
+async def _settle(lane: Lane, payload: Payload, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
+    """Find the batch whose creation had no reply, or `None` when the provider's listing shows that there is none."""
+    listed = False
+    waited = 0.0
+    for offset in SETTLE_OFFSETS:
+        await sleep_until_due(clock, offset - waited)
+        waited = offset
+        try:
+            found = await lane.find(payload, since=since)
+        except (ModelAPIError, ListingIncomplete) as error:
+            _log.warning('The listing of %s could not be read: %s', lane.info.name, error)
+            listed = False
+            continue
+        listed = True
+        if found:
+            kept, *doubles = found
+            for double in doubles:
+                _log.warning('Batch %s is a second one of tag %s: cancelling it.', double.id, payload.tag)
+                with suppress(ModelAPIError):
+                    await lane.cancel(double)
+            _log.warning('Batch %s carries the tag %s: it goes on.', kept.id, payload.tag)
+            return kept
+    if listed and lane.info.listing_proves_absence:
+        return None
+    raise CreateUnsettled(
+        lane.model.model_name,
+        f'The reply to the creation of a batch of {payload.count} requests was lost ({lost}), and the listing of '
+        f'{lane.info.title} cannot tell whether it exists. The requests are not sent again, as that could pay for '
+        f'them twice: {lane.where_to_look(payload)}.',
+    ) from lost
+
+
+async def _discard(lane: Lane, payload: Payload) -> None:
+    with suppress(ModelAPIError):
+        await lane.discard(payload)
+
+
+async def clean_up(lane: Lane, batch: Batch) -> None:
+    """Delete the input of a batch that was read, without letting that delay anyone's answer for long."""
+    with suppress(ModelAPIError, TimeoutError):
+        async with asyncio.timeout(_CLEAN_UP_SECONDS):
+            await lane.clean_up(batch)
+
+
+@dataclass
+class BatchWatch:
+    """Checks on one batch until it has ended, and hands over each result as it is read.
+
+    A watch goes by the checks that were made before it, in this process or another, and can be left at any time: the
+    batch goes on without it.
+    """
+
+    lane: Lane
+    batch: Batch
+    settings: BatchSettings
+    clock: Clock
+    deliver: Callable[[BatchResult], Awaitable[None]]
+    """Called once for each request's result, a success as soon as its line is read."""
+
+    checked: Callable[[Batch], None] = lambda batch: None
+    """Called with each status that the provider answers."""
+
+    history: CheckHistory = field(default_factory=CheckHistory)
+    strays: list[Stray] = field(default_factory=list[Stray])
+    """Lines of the results that are no request's, kept for the report."""
+
+    _delivered: set[str] = field(default_factory=set[str])
+
+    @property
+    def delay(self) -> float:
+        """Seconds until the next check is due."""
+        return poll_delay(self.history.polls, self.settings.poll_interval, self.settings.max_poll_interval)
+
+    async def until_read(self) -> None:
+        """Check, at growing intervals, until the batch has ended and every result in it was handed over.
+
+        Raises:
+            ModelAPIError: A check or a download failed for good, as with a 404 that lasts. The batch is left as it is,
+                and the error carries its handle.
+        """
+        while True:
+            await sleep_until_due(self.clock, self.delay)
+            if await self.look():
+                return
+
+    async def look(self) -> bool:
+        """Check once, and read the results if the batch has ended. Returns whether all of them were handed over.
+
+        Failures that say nothing about the batch are put up with, as far as policy goes: they count as a check that
+        found it running.
+        """
+        self.history.polls += 1
+        try:
+            was = self.batch.status
+            self.batch = await self.lane.status(self.batch)
+            now = utc(self.clock)
+            self.checked(self.batch)
+            ended = self.batch.status == 'ended'
+            late = not ended and overdue(self.batch.created_at, self.lane.window, now)
+            if not ended and not late:
+                self.history.answered(now)
+                return False
+            if was != 'ended':
+                # From here on only downloads are tried again, which need not wait as long as the batch may have.
+                self.history.polls = 0
+            for reads in range(1, _MAX_READS + 1):
+                if await self._read(last=reads == _MAX_READS):
+                    break
+            if ended and self._lacks_results():
+                # Its end can be seen before its results are there.
+                self.history.failed += 1
+                if self.history.failed <= MAX_FAILED_CHECKS:
+                    return False
+        except ModelAPIError as error:
+            if self.history.tolerates(error, created_at=self.batch.created_at, now=utc(self.clock)):
+                _log.info('A check of batch %s failed and is made again: %s', self.batch.id, error)
+                return False
+            with_batch(error, self.batch)
+            raise
+        self.history.answered(now)
+        if late:
+            raise with_batch(
+                ModelAPIError(
+                    self.lane.model.model_name,
+                    f'Batch {self.batch.id!r} has not ended long after its window of {self.lane.window}. It is left as '
+                    'it is, and can still be collected should it end.',
+                ),
+                self.batch,
+            )
+        self._report_strays()
+        return True
+
+    async def _read(self, *, last: bool) -> bool:
+        """Read all results once, and return whether they need no further reading.
+
+        Damaged lines, and fewer than the provider counts, may be the download's fault, unless it is the last one.
+        """
+        self.strays.clear()
+        errors: dict[str, BatchResult] = {}
+        damaged: dict[str, str] = {}
+        lines = 0
+        async with aclosing(self.lane.results(self.batch)) as results:
+            async for result in results:
+                if isinstance(result, Stray):
+                    if result.custom_id is None:
+                        self.strays.append(result)
+                    else:
+                        damaged.setdefault(result.custom_id, result.line)
+                    continue
+                lines += 1
+                if result.custom_id in self._delivered:
+                    continue
+                if result.status == 'succeeded':
+                    # At once, so that results need not stand in memory together. The first success of an ID counts.
+                    await self._hand_over(result)
+                else:
+                    # Not yet, as a success for the same request beats it.
+                    errors.setdefault(result.custom_id, result)
+        for custom_id, error in errors.items():
+            if custom_id not in self._delivered:
+                await self._hand_over(error)
+        damaged = {custom_id: line for custom_id, line in damaged.items() if custom_id not in self._delivered}
+        if not last and (damaged or self.strays or lines < counted(self.batch)):
+            return False
+        for custom_id, line in damaged.items():
+            # The answer was paid for and cannot be read, which decoding it will say.
+            await self._hand_over(BatchResult(custom_id=custom_id, status='succeeded', body=line))
+        return True
+
+    async def _hand_over(self, result: BatchResult) -> None:
+        self._delivered.add(result.custom_id)
+        await self.deliver(result)
+
+    def missing(self, custom_id: str) -> BatchResult | NotRun:
+        """What the end of the batch means for a request that no result was handed over for."""
+        return self.lane.unlisted(self.batch, custom_id)
+
+    def _lacks_results(self) -> bool:
+        """Whether not one result was read of a batch that has some by the provider's own count."""
+        return not self._delivered and not self.strays and counted(self.batch) > 0
+
+    def _report_strays(self) -> None:
+        if self.strays:
+            _log.warning(
+                "Batch %s has %d result lines that are no request's and were set aside; the first: %s",
+                self.batch.id,
+                len(self.strays),
+                self.strays[0].reason,
+            )

@@ -1,0 +1,282 @@
+"""What a lane is: one provider's batch API behind one small interface, and the facts about it in one place."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import IO, Any, ClassVar, Self
+
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model
+from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
+
+from pydantic_ai_batch.codec import Codec
+
+TAG_KEY = 'pydantic_ai_batch'
+"""The name under which a batch's tag stands in the metadata that a provider keeps with the batch."""
+
+_SPOOL_BYTES = 32_000_000
+"""The size above which a payload is kept in a temporary file, so that a full batch of 200 MB is not held in memory."""
+
+_WIRE_ID_WIDTH = 28
+"""The longest wire ID: a tag, a hyphen and up to seven digits. Sizes are counted with it before numbers are given."""
+
+
+def new_tag() -> str:
+    """A tag for one create: 20 random base32 characters, by which its batch is found if the reply is lost."""
+    return base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
+
+
+def file_name(tag: str) -> str:
+    """What the uploaded file and the provider's display name of the batch with `tag` are called."""
+    return f'pab-{tag}'
+
+
+def line_number(custom_id: str) -> int | None:
+    """The place, from 0, of the request with this wire ID in its batch, or `None` if the ID is not one of ours."""
+    _, hyphen, number = custom_id.rpartition('-')
+    return int(number) if hyphen and number.isdecimal() and number.isascii() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneInfo:
+    """The facts about one provider's batch API that queues, checks and documentation go by.
+
+    `None` means that the fact is not known, never that there is no limit.
+    """
+
+    name: str
+    """The lane's canonical name."""
+
+    title: str
+    """What the provider calls it."""
+
+    models: str
+    """The framework's model classes it serves."""
+
+    endpoints: tuple[str, ...]
+    """The endpoints its batches run, as paths."""
+
+    transport: str
+    """How requests get to the provider: `file` or `inline`."""
+
+    max_requests: int
+    """The most requests in one batch."""
+
+    max_bytes: int
+    """The most bytes of requests in one batch, as encoded."""
+
+    models_per_batch: int | None
+    """How many models one batch may mix; `0` for any number."""
+
+    windows: tuple[timedelta, ...]
+    """The completion windows that can be asked for; the first is the one used."""
+
+    expires: bool
+    """Whether a batch ends when its window has passed, whatever was finished by then."""
+
+    results_kept: timedelta | None
+    """How long results can be collected."""
+
+    discount: float | None
+    """What is taken off the live price: `0.5` is half. `None` where it differs by model."""
+
+    tag_field: str | None
+    """Where a batch carries our tag, which finds it again if the reply to its creation is lost."""
+
+    listing_proves_absence: bool
+    """Whether a listing without our tag proves that no batch was made, so that the create may be sent again."""
+
+    ordered: bool
+    """Whether the provider promises results in the order of the requests. They are joined by ID all the same."""
+
+    cancellable: bool
+    """Whether a batch can be cancelled."""
+
+    sources: Mapping[str, str]
+    """Where each fact is from, by field name, with how sure it is: recording, spec, documentation, code or guess."""
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A line of a result file that is no request's result."""
+
+    reason: str
+    """What is wrong with it."""
+
+    line: str
+    """The line: whole if it can be told whose it was, else cut to a few hundred characters."""
+
+    custom_id: str | None = None
+    """Whose result the line was, where it is too damaged to be read but says so."""
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Why a batch that ended has no result for a request, which another batch may well answer."""
+
+    reason: str
+
+
+class NotCreated(Exception):
+    """A create failed before the provider was asked to make a batch, as while its file was uploaded.
+
+    The provider's error is the cause. Trying again costs nothing twice.
+    """
+
+
+class ListingIncomplete(Exception):
+    """The provider's listing could not be read far enough back to tell whether a batch exists."""
+
+
+class Payload:
+    """The encoded requests of one batch, in the provider's own framing, on their way to it.
+
+    Requests are framed as they are added, into memory or, above 32 MB, a temporary file, so neither the list of their
+    bodies nor a second copy of them is needed. It is closed when the batch was created or refused.
+    """
+
+    def __init__(self, lane: Lane, group: str, tag: str | None = None) -> None:
+        self.tag = tag or new_tag()
+        self.group = group
+        self.count = 0
+        self.receipt: dict[str, Any] = {}
+        """What the lane did for this payload so far, such as the file it uploaded, so that no step is done twice."""
+        self._lane = lane
+        self._file = tempfile.SpooledTemporaryFile[bytes](max_size=_SPOOL_BYTES)
+        self._file.write(lane.prefix)
+        self._sealed = False
+
+    def add(self, body: bytes) -> str:
+        """Add a request's encoded body, and return its ID on the wire."""
+        wire_id = f'{self.tag}-{self.count}'
+        if self.count:
+            self._file.write(self._lane.separator)
+        self._file.write(self._lane.frame(wire_id, body))
+        self.count += 1
+        return wire_id
+
+    def open(self) -> IO[bytes]:
+        """The payload as a file, from its start."""
+        if not self._sealed:
+            self._file.write(self._lane.suffix)
+            self._sealed = True
+        self._file.seek(0)
+        return self._file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+@dataclass
+class Lane(ABC):
+    """One provider's batch API, through the client that a model holds.
+
+    A lane sends each call once and retries nothing: what a failure means, and when to try again, is decided above it.
+    Its errors are the framework's: a [`ModelHTTPError`][pydantic_ai.exceptions.ModelHTTPError] with the provider's
+    answer, a [`ModelConnectionError`][pydantic_ai.exceptions.ModelConnectionError] with the phase the transport
+    failed in.
+    """
+
+    model: Model
+    """The model whose client the calls are made with."""
+
+    codec: Codec = field(repr=False)
+    """Turns the model's requests into provider bodies, and provider bodies into responses."""
+
+    info: ClassVar[LaneInfo]
+
+    prefix: ClassVar[bytes] = b''
+    separator: ClassVar[bytes] = b'\n'
+    suffix: ClassVar[bytes] = b'\n'
+
+    @property
+    def max_requests(self) -> int:
+        """The most requests in one batch of this model."""
+        return self.info.max_requests
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes of requests in one batch of this model."""
+        return self.info.max_bytes
+
+    @property
+    def window(self) -> timedelta | None:
+        """The window its batches are created with; `None` if they never end by themselves."""
+        return self.info.windows[0] if self.info.expires else None
+
+    async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
+        """Encode a request as the model would send it live."""
+        return await self.codec.encode(self.model, request)
+
+    async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """Decode a result as the model would read it live, or raise the error that it would raise live."""
+        return await self.codec.decode(self.model, result, request)
+
+    async def identity(self) -> str:
+        """The group of this model's requests: a digest of its endpoint and credential, and what else they share."""
+        return await self.codec.group(self.model)
+
+    def request_size(self, body: bytes) -> int:
+        """The bytes that a request adds to a batch."""
+        return len(self.frame('x' * _WIRE_ID_WIDTH, body)) + len(self.separator)
+
+    @abstractmethod
+    def frame(self, custom_id: str, body: bytes) -> bytes:
+        """A request's body as it stands in a batch."""
+
+    @abstractmethod
+    async def create(self, payload: Payload) -> Batch:
+        """Create a batch of the requests in `payload`, tagged with its tag. The create call itself is made once.
+
+        Raises:
+            NotCreated: The provider was not asked to make a batch yet.
+            ModelAPIError: It was, and answered with an error or not at all.
+        """
+
+    @abstractmethod
+    async def status(self, batch: Batch) -> Batch:
+        """The batch as the provider describes it now."""
+
+    @abstractmethod
+    def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
+        """Stream the results of a batch that ended, as just read from `status`, in any order."""
+
+    @abstractmethod
+    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
+        """What an ended batch means for a request that its results do not list."""
+
+    @abstractmethod
+    async def cancel(self, batch: Batch) -> Batch:
+        """Ask the provider to stop the batch, and return it as it is then."""
+
+    @abstractmethod
+    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+        """The batches that carry the tag of `payload`, oldest first, among those created since.
+
+        Raises:
+            ListingIncomplete: The listing ended before that time was reached.
+        """
+
+    async def discard(self, payload: Payload) -> None:
+        """Delete what was uploaded for a payload that no batch was made of; nothing, where a lane uploads nothing."""
+        return
+
+    async def clean_up(self, batch: Batch) -> None:
+        """Delete the input of a batch that this process created, once all its requests were run."""
+        return
+
+    def where_to_look(self, payload: Payload) -> str:
+        """How a person finds the batch of `payload` at the provider."""
+        return f'look for a batch with `{self.info.tag_field}` `{TAG_KEY}` = `{payload.tag}`'

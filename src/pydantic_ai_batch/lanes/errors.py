@@ -1,0 +1,107 @@
+"""The framework's errors for what a provider or the transport answered to a call of a batch API.
+
+The framework maps a live request's errors by private code of each model class; a batch API's own calls are fewer, and
+their errors need fewer words. Status and provider code decide the category, as they do there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic_ai.exceptions import (
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelHTTPError,
+    ModelNotFoundError,
+    ModelOverloadedError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+    ModelServerError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    TransportPhase,
+)
+
+_QUOTA_CODES = frozenset({'insufficient_quota', 'billing_hard_limit_reached', 'billing_error'})
+
+_PHASES: dict[str, TransportPhase] = {
+    'PoolTimeout': 'pool',
+    'ConnectError': 'connect',
+    'ConnectTimeout': 'connect',
+    'WriteError': 'write',
+    'WriteTimeout': 'write',
+    'ReadError': 'read',
+    'ReadTimeout': 'read',
+    'RemoteProtocolError': 'read',
+}
+"""The phase each transport error of httpx, in either of its packages, happens in."""
+
+
+def error_object(body: Any) -> dict[str, Any]:
+    """The error object of a provider's error body, which some wrap in `error`; empty if there is none."""
+    if not isinstance(body, dict):
+        return {}
+    whole = cast('dict[str, Any]', body)
+    inner = whole.get('error')
+    return cast('dict[str, Any]', inner) if isinstance(inner, dict) else whole
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def http_error(
+    model_name: str, status_code: int, body: Any, *, headers: Mapping[str, str] | None = None, hint: str | None = None
+) -> ModelHTTPError:
+    """The error for an HTTP error status of a batch API's call, in the category the framework gives a live one."""
+    error = error_object(body)
+    code, error_type = _text(error.get('code')), _text(error.get('type'))
+    if status_code in (401, 403):
+        category = ModelAuthenticationError
+    elif status_code == 404:
+        category = ModelNotFoundError
+    elif status_code == 402 or code in _QUOTA_CODES or error_type in _QUOTA_CODES:
+        category = ModelQuotaExceededError
+    elif status_code == 429:
+        category = ModelRateLimitError
+    elif status_code == 529:
+        category = ModelOverloadedError
+    elif status_code == 503:
+        category = ModelUnavailableError
+    elif status_code >= 500:
+        category = ModelServerError
+    elif status_code in (400, 422):
+        category = ModelRequestRejectedError
+    else:
+        category = None
+    return ModelHTTPError.for_category(
+        category,
+        status_code=status_code,
+        model_name=model_name,
+        body=body,
+        headers=headers,
+        hint=hint,
+        provider_error_code=code,
+        provider_error_type=error_type,
+    )
+
+
+def connection_error(model_name: str, error: BaseException) -> ModelConnectionError:
+    """The error for a transport that failed, with the phase in which it did.
+
+    SDKs wrap the transport's exception, some more than once, so the chain of causes is searched for it.
+    """
+    phase: TransportPhase | None = None
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if type(cause).__module__.split('.')[0] in ('httpx', 'httpx2') and type(cause).__name__ in _PHASES:
+            phase = _PHASES[type(cause).__name__]
+            break
+        cause = cause.__cause__ or cause.__context__
+    timed_out = 'Timeout' in type(cause or error).__name__
+    error_class = ModelTimeoutError if timed_out else ModelConnectionError
+    return error_class(model_name, str(error) or type(error).__name__, phase=phase)

@@ -1,0 +1,388 @@
+"""The OpenAI Batch API: a JSONL file goes up, a batch is made of it, two JSONL files come down.
+
+The facts are from OpenAI's published API description, its documentation and recorded traffic; see `INFO.sources`. What
+servers that only resemble OpenAI's do differently is read as well: statuses in capitals, null counts, times as text,
+bodies as JSON in a string, errors as plain text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+from pydantic_ai.models import check_allow_model_requests, get_user_agent
+from pydantic_ai.models.batch import Batch, BatchResult, BatchStatus
+
+from pydantic_ai_batch import compat
+
+from .base import TAG_KEY, Lane, LaneInfo, ListingIncomplete, NotCreated, NotRun, Payload, Stray, file_name, line_number
+from .errors import connection_error, error_object, http_error
+from .lines import damaged, dump_json, parse_json, parse_object, split_lines, stray
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_log = logging.getLogger('pydantic_ai_batch')
+
+_STATUSES: dict[str, BatchStatus] = {
+    'validating': 'in_progress',
+    'in_progress': 'in_progress',
+    'finalizing': 'in_progress',
+    'cancelling': 'canceling',
+    'completed': 'ended',
+    'failed': 'ended',
+    'expired': 'ended',
+    'cancelled': 'ended',
+}
+
+_UNRUN_CODES = {'batch_expired': 'expired', 'batch_cancelled': 'canceled'}
+"""The codes of error lines of requests that the batch ended without running."""
+
+_PAGE = 100
+_MAX_PAGES = 100
+
+INFO = LaneInfo(
+    name='openai',
+    title='OpenAI Batch API',
+    models='`OpenAIResponsesModel`',
+    endpoints=('/v1/responses',),
+    transport='file',
+    max_requests=50_000,
+    max_bytes=200_000_000,
+    models_per_batch=1,
+    windows=(timedelta(hours=24),),
+    expires=True,
+    results_kept=timedelta(days=30),
+    discount=0.5,
+    tag_field='metadata',
+    listing_proves_absence=True,
+    ordered=False,
+    cancellable=True,
+    sources={
+        'endpoints': 'spec: openai-openapi, August 2026',
+        'transport': 'spec: openai-openapi, August 2026',
+        'max_requests': 'documentation: OpenAI batch guide',
+        'max_bytes': 'documentation: OpenAI batch guide, 200 MB, read as 10^6',
+        'models_per_batch': 'documentation: OpenAI batch guide',
+        'windows': 'spec: openai-openapi, August 2026',
+        'expires': 'documentation: OpenAI batch guide',
+        'results_kept': 'documentation: OpenAI batch guide, 30 days after completion',
+        'discount': 'documentation: OpenAI batch guide',
+        'tag_field': 'spec: openai-openapi, August 2026',
+        'listing_proves_absence': 'spec: the listing returns every batch with its metadata',
+        'ordered': 'documentation: OpenAI batch guide',
+        'cancellable': 'spec: openai-openapi, August 2026',
+    },
+)
+
+
+@dataclass
+class OpenAILane(Lane):
+    """The lane of OpenAI's own endpoint, and of servers that speak its language."""
+
+    info: ClassVar[LaneInfo] = INFO
+    endpoint: str = '/v1/responses'
+
+    @property
+    def client(self) -> AsyncOpenAI:
+        """The user's own client, without its retries: what a failure means is decided above."""
+        client: AsyncOpenAI = cast('Any', self.model).client
+        return client.with_options(max_retries=0)
+
+    def frame(self, custom_id: str, body: bytes) -> bytes:
+        """A line of the input file."""
+        return b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}' % (
+            custom_id.encode(),
+            self.endpoint.encode(),
+            body,
+        )
+
+    async def create(self, payload: Payload) -> Batch:
+        """Upload the input file and create a batch of it, with the tag in its metadata."""
+        check_allow_model_requests()
+        input_file_id = payload.receipt.get('input_file_id')
+        if input_file_id is None:
+            try:
+                input_file_id = payload.receipt['input_file_id'] = await self._upload(payload)
+            except ModelAPIError as error:
+                raise NotCreated from error
+        with self._errors('/batches'):
+            response = await self.client.batches.with_raw_response.create(
+                input_file_id=input_file_id,
+                endpoint=cast('Any', self.endpoint),
+                completion_window='24h',
+                metadata={TAG_KEY: payload.tag},
+                extra_headers=_headers(),
+            )
+        return self._batch(self._object(response.http_response.content), payload.group, payload.count)
+
+    async def _upload(self, payload: Payload) -> str:
+        with self._errors('/files'):
+            response = await self.client.files.with_raw_response.create(
+                file=(f'{file_name(payload.tag)}.jsonl', payload.open(), 'application/jsonl'),
+                purpose='batch',
+                extra_headers=_headers(),
+            )
+        file_id = self._object(response.http_response.content).get('id')
+        if not isinstance(file_id, str) or not file_id:
+            raise ModelAPIError(self.model.model_name, 'The provider took the input file and gave no ID for it.')
+        return file_id
+
+    async def status(self, batch: Batch) -> Batch:
+        """The batch as the provider describes it now."""
+        check_allow_model_requests()
+        with self._errors('/batches'):
+            response = await self.client.batches.with_raw_response.retrieve(batch.id, extra_headers=_headers())
+        found = self._object(response.http_response.content)
+        return self._batch({**found, 'id': batch.id}, batch.group, batch.request_count, created_at=batch.created_at)
+
+    async def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
+        """Stream the lines of the output file, then those of the error file."""
+        check_allow_model_requests()
+        details = batch.provider_details or {}
+        for name in ('output_file_id', 'error_file_id'):
+            file_id = details.get(name)
+            if not isinstance(file_id, str) or not file_id:
+                continue
+            with self._errors('/files'):
+                async with self.client.files.with_streaming_response.content(
+                    file_id, extra_headers=_headers()
+                ) as response:
+                    async for line in split_lines(response.iter_bytes()):
+                        yield _read_line(line)
+
+    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
+        """What the batch's own end means for a request without a line in its files."""
+        details = batch.provider_details or {}
+        status = details.get('status')
+        if status == 'expired':
+            return BatchResult(custom_id=custom_id, status='expired')
+        if status == 'cancelled':
+            return BatchResult(custom_id=custom_id, status='canceled')
+        if status != 'failed':
+            return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+        errors = _errors_of(details.get('errors'))
+        if not errors:
+            return NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
+        place = line_number(custom_id)
+        own = [error for error in errors if _line(error) is None or (place is not None and _line(error) == place + 1)]
+        if not own and place is not None:
+            first = errors[0]
+            return NotRun(
+                f'Batch {batch.id!r} failed for other requests in it (line {first.get("line")}: '
+                f'{first.get("message") or first.get("code")}), and ran none.'
+            )
+        named = own or errors
+        # A full queue refuses the batch whatever is in it, so a later one may pass.
+        status_code = 429 if named[0].get('code') == 'token_limit_exceeded' else 400
+        return BatchResult(
+            custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'errors': named})
+        )
+
+    async def cancel(self, batch: Batch) -> Batch:
+        """Ask OpenAI to stop the batch; what is finished by then stays collectable, and billed."""
+        check_allow_model_requests()
+        with self._errors('/batches'):
+            response = await self.client.batches.with_raw_response.cancel(batch.id, extra_headers=_headers())
+        return self._batch(self._object(response.http_response.content), batch.group, batch.request_count)
+
+    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+        """Look for batches with the payload's tag, or made of its file, newest page first."""
+        check_allow_model_requests()
+        found: list[Batch] = []
+        after: str | None = None
+        for _ in range(_MAX_PAGES):
+            query: dict[str, Any] = {'limit': _PAGE} if after is None else {'limit': _PAGE, 'after': after}
+            with self._errors('/batches'):
+                response = await self.client.batches.with_raw_response.list(extra_headers=_headers(), **query)
+            page = self._object(response.http_response.content)
+            batches = [cast('dict[str, Any]', item) for item in page.get('data') or () if isinstance(item, dict)]
+            found += [self._batch(item, payload.group, payload.count) for item in batches if self._is_of(item, payload)]
+            last = batches[-1] if batches else None
+            if last is None or not page.get('has_more') or not isinstance(last.get('id'), str):
+                break
+            if (created := _time(last.get('created_at'))) is not None and created < since:
+                break
+            after = last['id']
+        else:
+            raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        return sorted(found, key=lambda batch: batch.created_at)
+
+    @staticmethod
+    def _is_of(item: Mapping[str, Any], payload: Payload) -> bool:
+        metadata = item.get('metadata')
+        if isinstance(metadata, dict) and cast('dict[str, Any]', metadata).get(TAG_KEY) == payload.tag:
+            return True
+        # A server may drop the metadata; the file was uploaded for this payload alone.
+        file_id = payload.receipt.get('input_file_id')
+        return file_id is not None and item.get('input_file_id') == file_id
+
+    async def discard(self, payload: Payload) -> None:
+        """Delete the input file that no batch was made of, which OpenAI would otherwise keep for 30 days."""
+        if (file_id := payload.receipt.pop('input_file_id', None)) is not None:
+            await self._delete(file_id)
+
+    async def clean_up(self, batch: Batch) -> None:
+        """Delete the input file of a batch whose requests were all run."""
+        details = batch.provider_details or {}
+        if details.get('status') == 'completed' and isinstance(file_id := details.get('input_file_id'), str):
+            await self._delete(file_id)
+
+    async def _delete(self, file_id: str) -> None:
+        with suppress(ModelAPIError), self._errors('/files'):
+            await self.client.files.with_raw_response.delete(file_id, extra_headers=_headers())
+
+    def _batch(
+        self, item: Mapping[str, Any], group: str, request_count: int, *, created_at: datetime | None = None
+    ) -> Batch:
+        batch_id = item.get('id')
+        if not isinstance(batch_id, str) or not batch_id:
+            raise ModelAPIError(self.model.model_name, 'The provider returned a batch without an ID.')
+        word = item.get('status')
+        status = word.lower() if isinstance(word, str) else 'in_progress'
+        counts = {name: count for name, count in _mapping(item.get('request_counts')).items() if isinstance(count, int)}
+        details: dict[str, Any] = {'status': status, 'input_file_id': item.get('input_file_id') or ''}
+        for name in ('output_file_id', 'error_file_id'):
+            if isinstance(file_id := item.get(name), str) and file_id:
+                details[name] = file_id
+        if errors := _errors_of(item.get('errors')):
+            details['errors'] = errors
+        if counts:
+            details['request_counts'] = counts
+        known = _STATUSES.get(status)
+        if known is None:
+            _log.warning('Batch %s has the status %r, which is not known: it counts as running.', batch_id, status)
+            known = 'ended' if _seems_over(item, counts) else 'in_progress'
+        return Batch(
+            id=batch_id,
+            model_name=self.model.model_name,
+            provider_name=self.model.system,
+            group=group,
+            status=known,
+            created_at=_time(item.get('created_at')) or created_at or datetime.now(tz=UTC),
+            request_count=counts.get('total') or request_count,
+            provider_details=details,
+        )
+
+    def _object(self, content: bytes) -> dict[str, Any]:
+        found = parse_object(content)
+        if found is None:
+            raise ModelAPIError(self.model.model_name, 'The provider answered with something that is no JSON object.')
+        return dict(found)
+
+    @contextmanager
+    def _errors(self, resource: str) -> Generator[None]:
+        """Raise the framework's errors for those of the SDK and the transport below it."""
+        import httpx2
+        from openai import APIConnectionError, APIError, APIStatusError
+
+        name = self.model.model_name
+        try:
+            yield
+        except APIStatusError as error:
+            raise self._status_error(error.status_code, error.body, error.response.headers, resource) from error
+        except APIConnectionError as error:
+            raise connection_error(name, error) from error
+        except APIError as error:
+            raise ModelAPIError(name, error.message) from error
+        except httpx2.HTTPStatusError as error:
+            # A retrying transport of the user's raises this itself for a status that it gave up on.
+            raise self._status_error(error.response.status_code, None, error.response.headers, resource) from error
+        except httpx2.HTTPError as error:
+            # What breaks while a body is streamed reaches us as the transport raised it.
+            raise connection_error(name, error) from error
+
+    def _status_error(self, status: int, body: Any, headers: Mapping[str, str], resource: str) -> ModelHTTPError:
+        hint = None
+        error = error_object(body)
+        if status == 405 or (status == 404 and not error.get('message')):
+            hint = f'The server at {self.model.base_url} may have no `{resource}`, which batches need.'
+        return http_error(self.model.model_name, status, body, headers=dict(headers), hint=hint)
+
+
+def _headers() -> dict[str, str]:
+    return {'User-Agent': get_user_agent()}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast('dict[str, Any]', value) if isinstance(value, dict) else {}
+
+
+def _errors_of(value: Any) -> list[dict[str, Any]]:
+    """The errors of a batch, which come as a list or as an object that holds one."""
+    errors = _mapping(value).get('data') if isinstance(value, dict) else value
+    if not isinstance(errors, list):
+        return []
+    return [
+        {name: field for name, field in cast('dict[str, Any]', error).items() if field is not None}
+        for error in cast('list[Any]', errors)
+        if isinstance(error, dict)
+    ]
+
+
+def _line(error: Mapping[str, Any]) -> int | None:
+    line = error.get('line')
+    return line if isinstance(line, int) else None
+
+
+def _seems_over(item: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
+    """Whether a batch with an unknown status must have ended, by its times or its counts."""
+    if any(item.get(name) for name in ('completed_at', 'failed_at', 'expired_at', 'cancelled_at')):
+        return True
+    total = counts.get('total', 0)
+    return total > 0 and counts.get('completed', 0) + counts.get('failed', 0) >= total
+
+
+def _time(value: Any) -> datetime | None:
+    """A time given in seconds since the epoch or as ISO 8601 text."""
+    with suppress(ValueError, OverflowError, OSError):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, tz=UTC)
+        if isinstance(value, str):
+            time = datetime.fromisoformat(value)
+            return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return None
+
+
+def _read_line(line: bytes) -> BatchResult | Stray:
+    """What a line of an output or error file says of its request."""
+    item = parse_object(line)
+    if item is None:
+        return damaged(line, 'custom_id')
+    custom_id = item.get('custom_id')
+    if not isinstance(custom_id, str) or not custom_id:
+        return stray(line, 'it has no `custom_id`')
+    response = item.get('response')
+    if isinstance(response, dict):
+        return _read_response(custom_id, cast('dict[str, Any]', response), item.get('error'))
+    return _read_error(custom_id, item.get('error'))
+
+
+def _read_response(custom_id: str, response: dict[str, Any], error: Any) -> BatchResult:
+    body = response.get('body')
+    if isinstance(body, str):
+        with suppress(ValueError):
+            body = parse_json(body)
+    status_code = response.get('status_code')
+    if isinstance(status_code, str) and status_code.isdecimal():
+        status_code = int(status_code)
+    if not isinstance(status_code, int):
+        status_code = 500 if error else 200
+    if 200 <= status_code < 300:
+        return BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(body))
+    if body is None and error:
+        body = {'error': _mapping(error) or {'message': str(error)}}
+    return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, body))
+
+
+def _read_error(custom_id: str, error: Any) -> BatchResult:
+    details: dict[str, Any] = _mapping(error) or {'message': str(error) if error else 'The provider gave no reason.'}
+    code = details.get('code')
+    if isinstance(code, str) and (unrun := _UNRUN_CODES.get(code)):
+        return BatchResult(custom_id=custom_id, status=cast('Any', unrun))
+    return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(500, {'error': details}))

@@ -1,0 +1,134 @@
+"""Decisions without a clock, a loop or a client: when to poll, what an error means, what to send again.
+
+Everything here is a pure function of what is known, so that each rule can be read, and tested, in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from pydantic_ai.exceptions import (
+    ModelAPIError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelServerError,
+    ModelUnavailableError,
+)
+from pydantic_ai.models.batch import BatchResult
+
+NEVER_SENT_DELAYS = (1.0, 5.0, 25.0)
+"""Seconds before a create that never reached the provider is sent again, each time."""
+
+SETTLE_OFFSETS = (0.0, 5.0, 30.0, 120.0)
+"""Seconds after a create's reply was lost at which the provider's listing is read for the batch."""
+
+SETTLE_MARGIN = timedelta(minutes=5)
+"""How far back before the create the listing is read, as the provider's clock may differ from ours."""
+
+MAX_FAILED_CHECKS = 3
+"""How many checks in a row may fail in a way that says nothing about the batch; the next one raises."""
+
+MAX_NOT_FOUND = 3
+"""How many checks in a row may answer 404, at least, before the batch counts as gone."""
+
+NOT_FOUND_GRACE = timedelta(minutes=5)
+"""How long after a batch was created, or last seen, a 404 is still a fault and not an answer.
+
+Providers answer 404 for a batch that their replicas have not heard of yet.
+"""
+
+OVERDUE = 1.25
+"""After how many of its windows a batch that has not ended is read once more and then given up on."""
+
+
+CreateOutcome = Literal['refused', 'never_sent', 'unknown']
+"""What a failed create says of the batch: there is none; there is none, and trying again may help; nobody knows."""
+
+
+def poll_delay(polls: int, poll_interval: timedelta, max_poll_interval: timedelta) -> float:
+    """Seconds to wait for the check after `polls` checks: the interval, growing by half each time up to the longest."""
+    first, longest = poll_interval.total_seconds(), max_poll_interval.total_seconds()
+    # The power is capped where the longest interval is reached, as it would overflow for a batch checked for weeks.
+    growing = math.ceil(math.log(longest / first, 1.5))
+    return min(first * 1.5 ** min(polls, growing), longest)
+
+
+def create_outcome(error: ModelAPIError) -> CreateOutcome:
+    """What an error of a create call says of the batch.
+
+    A connection that was never opened carried no request. A 4xx is the provider's word that it made nothing; only a
+    408 may come from a proxy in between. Anything else, a 5xx included, may come after the batch was made.
+    """
+    if isinstance(error, ModelConnectionError):
+        return 'never_sent' if error.phase in ('pool', 'connect') else 'unknown'
+    if isinstance(error, ModelHTTPError) and 400 <= error.status_code < 500 and error.status_code != 408:
+        return 'refused'
+    return 'unknown'
+
+
+def transient(error: ModelAPIError) -> bool:
+    """Whether the same request may succeed another time: what a provider's SDK retries a live request on.
+
+    Rate limits, overload, server errors, time-outs and conflicts are; a request that was refused for its content, its
+    size or its credential, or an account without quota, is not.
+    """
+    if isinstance(error, ModelRateLimitError | ModelUnavailableError | ModelServerError | ModelConnectionError):
+        return True
+    if isinstance(error, ModelQuotaExceededError | ModelContextWindowExceededError):
+        return False
+    return isinstance(error, ModelHTTPError) and (error.status_code in (408, 409, 429) or error.status_code >= 500)
+
+
+def resubmits(result: BatchResult, error: ModelAPIError) -> bool:
+    """Whether a request whose `result` is `error` is worth another batch.
+
+    One the provider did not get to before the window closed is, and one that failed in a passing way. One that was
+    cancelled is not: providers cancel nothing of their own accord, so somebody meant it.
+    """
+    return result.status == 'expired' or (result.status == 'errored' and transient(error))
+
+
+@dataclass(kw_only=True)
+class CheckHistory:
+    """What the checks of a batch came to so far: the state that a poll, or a stored history, carries on from."""
+
+    polls: int = 0
+    """How many checks were made, which the interval grows with."""
+
+    failed: int = 0
+    """How many checks in a row failed in a passing way."""
+
+    not_found: int = 0
+    """How many checks in a row answered 404."""
+
+    last_seen: datetime | None = None
+    """When a check last answered, by our clock."""
+
+    def answered(self, now: datetime) -> None:
+        """Record a check that the provider answered."""
+        self.failed = self.not_found = 0
+        self.last_seen = now
+
+    def tolerates(self, error: ModelAPIError, *, created_at: datetime, now: datetime) -> bool:
+        """Record a check that failed, and say whether the batch is checked again before anything is concluded.
+
+        A 404 is believed when it was answered several times in a row and the batch has not been seen for a while;
+        other passing faults are, after a few in a row; a refusal at once.
+        """
+        if isinstance(error, ModelHTTPError) and error.status_code == 404:
+            self.not_found += 1
+            seen = max(created_at, self.last_seen) if self.last_seen else created_at
+            return self.not_found <= MAX_NOT_FOUND or now - seen < NOT_FOUND_GRACE
+        self.failed += 1
+        return self.failed <= MAX_FAILED_CHECKS and transient(error)
+
+
+def overdue(created_at: datetime, window: timedelta | None, now: datetime) -> bool:
+    """Whether a batch should long have ended: a quarter past its window. Never for a lane whose batches have no end."""
+    return window is not None and now - created_at > window * OVERDUE

@@ -1,0 +1,79 @@
+"""Runs a coroutine to its end from code without an event loop, as the `_sync` functions do."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import warnings
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any, TypeVar
+
+from pydantic_ai.exceptions import UserError
+
+T = TypeVar('T')
+
+
+def run_sync(work: Coroutine[Any, Any, T], *, instead: str) -> T:
+    """Run `work` on this thread's event loop and return its result.
+
+    The loop is kept open for the next call, as a model's HTTP client keeps connections that belong to it. Ctrl-C
+    cancels the work, which may take a moment to tidy up behind it, such as cancelling batches; a second one leaves at
+    once.
+
+    Args:
+        work: What to run.
+        instead: The function to await in code that has a running event loop.
+
+    Raises:
+        UserError: An event loop is running on this thread.
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        work.close()
+        raise UserError(f'An event loop is running here already: use `await {instead}`.')
+    loop = _event_loop()
+    task = loop.create_task(work)
+    interrupted = False
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+        loop.call_soon_threadsafe(task.cancel)
+
+    handled = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if handled:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        return loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 deprecates making a loop this way, which is the only way to find the one that is set.
+            warnings.simplefilter('ignore', DeprecationWarning)
+            loop = asyncio.get_event_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None or loop.is_closed():
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+    return loop

@@ -1,0 +1,168 @@
+"""A clock that tests move by hand, so that a day of waiting takes no time and no test sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import threading
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+T = TypeVar('T')
+
+_SETTLE_TURNS = 50
+"""How many turns of the event loop other tasks get before time moves: enough for any number of agent runs that start
+together to reach the queue, as each turn advances every task that is ready."""
+
+_STUCK_AFTER = 30
+"""Real seconds after which `run` gives up on what neither ends nor sleeps."""
+
+
+@dataclass(order=True)
+class _Sleeper:
+    due: float
+    order: int
+    woken: asyncio.Future[None] = field(compare=False)
+
+
+class ManualClock:
+    """A [`Clock`][pydantic_ai_batch.clock.Clock] that stands still until it is moved.
+
+    Sleeps end when [`advance`][pydantic_ai_batch.testing.ManualClock.advance] passes the time they are due, in the
+    order they are due. [`run`][pydantic_ai_batch.testing.ManualClock.run] moves it for you: whenever something sleeps,
+    time jumps to the end of the sleep that ends first, until what it runs is done.
+
+    The clock may be read from any thread, so that a fake provider in a thread of its own goes by it too.
+
+    Args:
+        start: The wall time it stands at first.
+    """
+
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
+        self._now = start.timestamp()
+        self._monotonic = 0.0
+        self._lock = threading.Lock()
+        self._order = itertools.count()
+        self._sleepers: list[_Sleeper] = []
+        self._watchers: list[asyncio.Future[None]] = []
+
+    def now(self) -> float:
+        """The wall time it stands at, in seconds since the epoch."""
+        return self._now
+
+    def monotonic(self) -> float:
+        """How far it was moved, in seconds; setting the wall clock alone does not count."""
+        return self._monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until the clock has been moved by `seconds`."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sleeper = _Sleeper(self._monotonic + seconds, next(self._order), woken)
+        with self._lock:
+            heapq.heappush(self._sleepers, sleeper)
+            watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher.get_loop().call_soon_threadsafe(_resolve, watcher)
+        try:
+            await woken
+        finally:
+            with self._lock:
+                if sleeper in self._sleepers:
+                    self._sleepers.remove(sleeper)
+                    heapq.heapify(self._sleepers)
+
+    def set_wall(self, seconds: float) -> None:
+        """Move only the wall clock by `seconds`, which may be negative, as someone who sets it would."""
+        self._now += seconds
+
+    @property
+    def sleeping(self) -> int:
+        """How many sleeps are waiting for the clock to move."""
+        return len(self._sleepers)
+
+    async def advance(self, by: float | timedelta) -> None:
+        """Move the clock, waking each sleep as its time comes, and let tasks run, before and after, until they wait.
+
+        A task that waits for the network is not waited for: [`run`][pydantic_ai_batch.testing.ManualClock.run] is.
+
+        Args:
+            by: How far, in seconds or as a `timedelta`.
+        """
+        await self._settle()
+        end = self._monotonic + (by.total_seconds() if isinstance(by, timedelta) else by)
+        while self._sleepers and self._sleepers[0].due <= end:
+            self._wake_next()
+            await self._settle()
+        self._move_to(end)
+        await self._settle()
+
+    async def run(self, awaitable: Awaitable[T]) -> T:
+        """Await `awaitable`, jumping over every sleep that it, or anything else on this clock, waits in.
+
+        Args:
+            awaitable: What to wait for.
+
+        Returns:
+            Its result.
+
+        Raises:
+            TimeoutError: Nothing slept on this clock for 30 real seconds, and the awaitable was still not done.
+        """
+        task = asyncio.get_running_loop().create_task(_await(awaitable))
+        try:
+            while not task.done():
+                await self._settle()
+                if task.done():
+                    break
+                if self._sleepers:
+                    self._wake_next()
+                elif not await self._something_happens(task):
+                    raise TimeoutError('Nothing slept on the manual clock for 30 seconds, and what it runs goes on.')
+            return await task
+        finally:
+            task.cancel()
+
+    async def until_asleep(self) -> None:
+        """Wait, in real time, until something sleeps on this clock."""
+        await self._something_happens(None)
+
+    async def _something_happens(self, task: asyncio.Task[Any] | None) -> bool:
+        """Wait, in real time, until `task` is done or something sleeps, and return whether that came to be."""
+        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if self._sleepers:
+                return True
+            self._watchers.append(watcher)
+        waits: set[asyncio.Future[Any]] = {watcher} if task is None else {watcher, task}
+        done, _ = await asyncio.wait(waits, timeout=_STUCK_AFTER, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+
+    def _wake_next(self) -> None:
+        with self._lock:
+            sleeper = heapq.heappop(self._sleepers)
+        self._move_to(sleeper.due)
+        sleeper.woken.get_loop().call_soon_threadsafe(_resolve, sleeper.woken)
+
+    def _move_to(self, monotonic: float) -> None:
+        moved = max(0.0, monotonic - self._monotonic)
+        self._monotonic += moved
+        self._now += moved
+
+    async def _settle(self) -> None:
+        for _ in range(_SETTLE_TURNS):
+            await asyncio.sleep(0)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
