@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -76,7 +77,7 @@ async def test_no_two_checks_come_closer_than_the_poll_interval_even_when_runs_s
     assert fake.openai.count('create') == 1
     at = [call.at for call in fake.openai.calls if call.operation == 'status']
     assert at[0] - next(call.at for call in fake.openai.calls if call.operation == 'create') == 30
-    assert all(later - earlier >= 30 for earlier, later in zip(at, at[1:], strict=False))
+    assert all(later - earlier >= 30 for earlier, later in itertools.pairwise(at))
 
 
 async def test_a_batch_is_submitted_when_its_oldest_request_has_waited_long_enough(
@@ -161,7 +162,7 @@ async def test_tools_run_and_each_turn_is_a_request_in_a_batch(clock: ManualCloc
         return FakeToolCall('temperature', {'city': request.text})
 
     with FakeProviders(answer, clock=clock) as fake:
-        agent = Agent(model_of(fake), capabilities=[BatchModelRequests(clock=clock)])
+        agent = Agent(model_of(fake), capabilities=[BatchModelRequests(max_requests=2, max_wait=None, clock=clock)])
         asked: list[str] = []
 
         @agent.tool_plain
@@ -425,7 +426,7 @@ async def test_leaving_the_block_fails_what_is_queued_and_leaves_batches_running
     with pytest.raises(UserError, match='exited'):
         await queued
     assert fake.openai.count('cancel') == 0
-    assert list(fake.openai.batches)[0] in caplog.text
+    assert next(iter(fake.openai.batches)) in caplog.text
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
 

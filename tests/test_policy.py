@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -31,7 +32,7 @@ def test_the_poll_interval_grows_by_half_up_to_the_longest():
     delays = [poll_delay(polls, timedelta(seconds=30), timedelta(minutes=10)) for polls in range(12)]
     assert delays[:4] == [30, 45, 67.5, 101.25]
     assert delays[-1] == 600
-    assert all(earlier <= later for earlier, later in zip(delays, delays[1:], strict=False))
+    assert all(earlier <= later for earlier, later in itertools.pairwise(delays))
 
 
 def test_the_interval_of_a_batch_checked_for_years_does_not_overflow():

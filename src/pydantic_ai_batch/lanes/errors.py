@@ -105,3 +105,8 @@ def connection_error(model_name: str, error: BaseException) -> ModelConnectionEr
     timed_out = 'Timeout' in type(cause or error).__name__
     error_class = ModelTimeoutError if timed_out else ModelConnectionError
     return error_class(model_name, str(error) or type(error).__name__, phase=phase)
+
+
+def unreadable(model_name: str, what: str) -> ModelConnectionError:
+    """The error for a reply that says success and is none, as of a proxy in between: nobody knows what was done."""
+    return ModelConnectionError(model_name, f'The provider answered with {what}.', phase='read')

@@ -21,7 +21,7 @@ from pydantic_ai.models.batch import Batch, BatchResult, BatchStatus
 from pydantic_ai_batch import compat
 
 from .base import TAG_KEY, Lane, LaneInfo, ListingIncomplete, NotCreated, NotRun, Payload, Stray, file_name, line_number
-from .errors import connection_error, error_object, http_error
+from .errors import connection_error, error_object, http_error, unreadable
 from .lines import damaged, dump_json, parse_json, parse_object, split_lines, stray
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class OpenAILane(Lane):
             )
         file_id = self._object(response.http_response.content).get('id')
         if not isinstance(file_id, str) or not file_id:
-            raise ModelAPIError(self.model.model_name, 'The provider took the input file and gave no ID for it.')
+            raise unreadable(self.model.model_name, 'a file without an ID')
         return file_id
 
     async def status(self, batch: Batch) -> Batch:
@@ -242,7 +242,7 @@ class OpenAILane(Lane):
     ) -> Batch:
         batch_id = item.get('id')
         if not isinstance(batch_id, str) or not batch_id:
-            raise ModelAPIError(self.model.model_name, 'The provider returned a batch without an ID.')
+            raise unreadable(self.model.model_name, 'a batch without an ID')
         word = item.get('status')
         status = word.lower() if isinstance(word, str) else 'in_progress'
         counts = {name: count for name, count in _mapping(item.get('request_counts')).items() if isinstance(count, int)}
@@ -272,7 +272,7 @@ class OpenAILane(Lane):
     def _object(self, content: bytes) -> dict[str, Any]:
         found = parse_object(content)
         if found is None:
-            raise ModelAPIError(self.model.model_name, 'The provider answered with something that is no JSON object.')
+            raise unreadable(self.model.model_name, 'something that is no JSON object')
         return dict(found)
 
     @contextmanager

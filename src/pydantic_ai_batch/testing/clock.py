@@ -122,22 +122,29 @@ class ManualClock:
                     break
                 if self._sleepers:
                     self._wake_next()
-                elif not await self._something_happens(task):
+                elif not await self._something_sleeps(task):
                     raise TimeoutError('Nothing slept on the manual clock for 30 seconds, and what it runs goes on.')
             return await task
         finally:
             task.cancel()
 
-    async def until_asleep(self) -> None:
-        """Wait, in real time, until something sleeps on this clock."""
-        await self._something_happens(None)
+    async def until_asleep(self, sleeps: int = 1) -> None:
+        """Wait, in real time, until that many sleeps wait for the clock to move.
 
-    async def _something_happens(self, task: asyncio.Task[Any] | None) -> bool:
-        """Wait, in real time, until `task` is done or something sleeps, and return whether that came to be."""
+        Args:
+            sleeps: How many.
+
+        Raises:
+            TimeoutError: For 30 real seconds nothing more came to sleep.
+        """
+        while len(self._sleepers) < sleeps:
+            if not await self._something_sleeps(None):
+                raise TimeoutError(f'{self.sleeping} sleeps wait for the manual clock, and not {sleeps}.')
+
+    async def _something_sleeps(self, task: asyncio.Task[Any] | None) -> bool:
+        """Wait, in real time, until one more sleeps or `task` is done, and return whether that came to be."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
-            if self._sleepers:
-                return True
             self._watchers.append(watcher)
         waits: set[asyncio.Future[Any]] = {watcher} if task is None else {watcher, task}
         done, _ = await asyncio.wait(waits, timeout=_STUCK_AFTER, return_when=asyncio.FIRST_COMPLETED)
