@@ -1,0 +1,259 @@
+"""What the demo does and tells, from the first heading to the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic_ai import AgentRunResult, PendingModelResponse
+from rich.console import Console
+from rich.text import Text
+
+from pydantic_ai_batch import BatchModelRequests
+from pydantic_ai_batch.compat import read_ticket
+
+from . import report
+from .collect import INTERRUPTED, save
+from .tickets import Ticket, load_tickets
+from .triage import Triage, openai_model, pending_triage_agent, triage_agent
+
+if TYPE_CHECKING:
+    from pydantic_ai_batch.testing import FakeProviders
+
+_KEY = 'OPENAI_API_KEY'
+_OVERNIGHT = 6
+"""How many tickets, of those that came in last, are left for the second process."""
+
+_SHOWN = 8
+"""How many of the first results are shown."""
+
+_SECOND_PROCESS_START = timedelta(seconds=1.5)
+"""How much longer the fake takes for the second batch, so that the second process finds it running."""
+
+_NO_PROXY = ('NO_PROXY', 'no_proxy')
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How long the demo waits for what."""
+
+    max_wait: timedelta
+    """For other requests, before a batch is submitted."""
+
+    poll: timedelta
+    """Before the first check of a batch, from which the interval grows."""
+
+    max_poll: timedelta
+
+    sweep: float
+    """Seconds between two sweeps of the second process."""
+
+
+@dataclass(frozen=True)
+class _Demo:
+    console: Console
+    model_name: str
+    pace: _Pace
+    fake: FakeProviders | None = None
+    """What answers; `None` is OpenAI."""
+
+    @property
+    def live(self) -> bool:
+        return self.fake is None
+
+    def batching(self, *, progress: bool) -> BatchModelRequests:
+        return BatchModelRequests(
+            max_wait=self.pace.max_wait,
+            poll_interval=self.pace.poll,
+            max_poll_interval=self.pace.max_poll,
+            progress=progress,
+        )
+
+
+def run_demo(*, live: bool, model_name: str, seconds: float, poll: float | None) -> int:
+    """Run the demo, and return the exit code: 0 if every ticket was answered."""
+    console = report.make_console()
+    if live:
+        if not os.environ.get(_KEY, '').strip():
+            _problem(
+                f'`--live` sends the tickets to OpenAI, which needs a key: set {_KEY}, or leave `--live` out to run '
+                'against a fake provider.'
+            )
+            return 2
+        pace = _Pace(timedelta(seconds=1), timedelta(seconds=poll or 15), timedelta(seconds=poll or 120), poll or 60)
+        return _run(_Demo(console, model_name, pace))
+    try:
+        from pydantic_ai_batch.testing import FakeProviders
+
+        from .answers import answer_triage
+    except ImportError as error:
+        _problem(f'{error} Or run `pydantic-ai-batch demo --live` with {_KEY} set, which needs no fake provider.')
+        return 1
+    every = timedelta(seconds=poll or 0.5)
+    with (
+        FakeProviders(answer_triage, processing=timedelta(seconds=seconds)) as fake,
+        _environment(
+            {
+                **fake.openai.environment,
+                # A proxy of the user's cannot reach this machine's loopback.
+                **{name: ','.join(filter(None, (os.environ.get(name), '127.0.0.1'))) for name in _NO_PROXY},
+            }
+        ),
+    ):
+        pace = _Pace(timedelta(seconds=0.7), every, every, every.total_seconds())
+        return _run(_Demo(console, model_name, pace, fake))
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Generator[None]:
+    """Change the environment of this process, and so of the one it starts, for a while."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _run(demo: _Demo) -> int:
+    console, tickets = demo.console, load_tickets()
+    now, later = tickets[:-_OVERNIGHT], tickets[-_OVERNIGHT:]
+    if demo.live:
+        console.print(
+            f'The {len(tickets)} tickets go to OpenAI, in two batches of {demo.model_name} that cost a few cents. '
+            'A batch takes minutes, sometimes hours, and 24 hours at most. Ctrl-C cancels the first one, of which '
+            'OpenAI bills what it has answered by then.',
+            markup=False,
+        )
+    else:
+        console.print(
+            "No key is needed: OpenAI's own client sends the requests to a fake OpenAI on this machine, which answers "
+            'by keywords and takes seconds where the real one takes minutes to hours. `--live` sends them to OpenAI.'
+        )
+    try:
+        answered = asyncio.run(_first_part(demo, now))
+    except KeyboardInterrupt:
+        console.print('\nStopped. If the batch was submitted, it is being cancelled: no run waits for it any more.')
+        return INTERRUPTED
+    if not answered:
+        return 1
+    collected = _second_part(demo, later)
+    if collected == INTERRUPTED:
+        return INTERRUPTED
+    console.print()
+    if answered < len(now) or collected != 0:
+        console.print('[red]Not every ticket was answered.[/] Above is why.')
+        return 1
+    console.print(f'[green]All {len(tickets)} tickets were answered.[/]')
+    return 0
+
+
+async def _first_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
+    """Triage `tickets` in one batch, waiting for it, and return how many were answered."""
+    console = demo.console
+    report.heading(
+        console,
+        f'1 · {len(tickets)} agent runs, one batch',
+        f'One agent, {len(tickets)} support tickets, and `asyncio.gather`. The capability `BatchModelRequests` puts '
+        'the requests of all runs into one batch, checks on it, and hands each run its own answer, typed as ever.',
+    )
+    async with openai_model(demo.model_name) as model:
+        agent = triage_agent(model, demo.batching(progress=True))
+        runs = await asyncio.gather(*[agent.run(ticket.prompt) for ticket in tickets], return_exceptions=True)
+    rows: list[tuple[Ticket, Triage]] = []
+    failed: list[tuple[Ticket, BaseException]] = []
+    costs: list[report.Cost | None] = []
+    for ticket, run in zip(tickets, runs, strict=True):
+        if isinstance(run, BaseException):
+            failed.append((ticket, run))
+        else:
+            rows.append((ticket, run.output))
+            costs.append(report.cost_of(run.all_messages()))
+    console.print()
+    report.failures(console, failed)
+    if not rows:
+        return 0
+    report.results(console, rows, limit=_SHOWN)
+    report.heading(
+        console,
+        '2 · What it cost',
+        'Providers take about half off in a batch. Both sums come from `response.cost()`, for the same tokens'
+        + ('.' if demo.live else ': the prices are real, and the fake counts a token for every four bytes.'),
+    )
+    report.cost_table(console, report.total_cost(costs), tickets=len(rows))
+    return len(rows)
+
+
+def _second_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
+    """End runs while their requests are pending and let another process collect them, and return its exit code."""
+    console = demo.console
+    report.heading(
+        console,
+        '3 · Submit now, collect later, in another process',
+        'With `output_type=[Triage, PendingModelResponse]` a run ends as soon as its request is submitted. Its message '
+        'history is all there is to keep: run the agent with it again, any time and anywhere, to get the answer.',
+    )
+    if demo.fake is not None:
+        demo.fake.processing += _SECOND_PROCESS_START
+    folder = Path(tempfile.mkdtemp(prefix='pydantic-ai-batch-demo-'))
+    command = [sys.executable, '-m', 'pydantic_ai_batch.cli', 'demo-collect', str(folder)]
+    command += ['--model', demo.model_name, '--every', str(demo.pace.sweep)]
+    try:
+        pending = asyncio.run(_submit(demo, tickets, folder))
+        collected = 1
+        if pending:
+            console.print('A second process resumes them:\n')
+            collected = subprocess.run(command, check=False).returncode
+        result = collected if pending == len(tickets) else collected or 1
+    except KeyboardInterrupt:
+        result = INTERRUPTED
+    if result != 0 and demo.live and any(folder.iterdir()):
+        console.print(f'\nThe batch stays at OpenAI for 30 days. To collect it again, with {_KEY} set:\n')
+        console.print(Text('  ' + shlex.join(command)), soft_wrap=True)
+    else:
+        shutil.rmtree(folder)
+    return result
+
+
+async def _submit(demo: _Demo, tickets: Sequence[Ticket], folder: Path) -> int:
+    """Run the agent until every request is submitted, store the histories, and return how many are pending."""
+    async with openai_model(demo.model_name) as model:
+        agent = pending_triage_agent(model, demo.batching(progress=False))
+        runs = await asyncio.gather(*[agent.run(ticket.prompt) for ticket in tickets], return_exceptions=True)
+    pending: dict[Ticket, AgentRunResult[Triage | PendingModelResponse]] = {}
+    failed: list[tuple[Ticket, BaseException]] = []
+    for ticket, run in zip(tickets, runs, strict=True):
+        if isinstance(run, BaseException):
+            failed.append((ticket, run))
+        else:
+            pending[ticket] = run
+            save(folder, ticket, run.all_messages())
+    report.failures(demo.console, failed)
+    batches = {ticket.batch.id for run in pending.values() if (ticket := read_ticket(run.response))}
+    demo.console.print(
+        f'{len(pending)} runs ended, their requests pending in {", ".join(batches) or "no batch"}.\n'
+        f'Their histories are files in {folder} now.',
+        markup=False,
+        soft_wrap=True,
+    )
+    return len(pending)
+
+
+def _problem(message: str) -> None:
+    """Say what keeps the demo from starting."""
+    Console(stderr=True, highlight=False).print(Text.assemble(('Error: ', 'bold red'), message), soft_wrap=True)
