@@ -18,10 +18,10 @@ STALE := stale
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install format lint typecheck test demo bench docs lock stale
+.PHONY: help install format lint typecheck test test-lowest demo bench docs lock stale
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Set up .venv, which every other target does by itself
 
@@ -39,6 +39,21 @@ typecheck: $(STAMP) ## Check the types: src strictly
 
 test: $(STAMP) ## Run the tests
 	.venv/bin/python -m pytest $(ARGS)
+
+# The oldest pydantic-ai that pyproject.toml declares, beside the pinned versions of everything else.
+LOWEST := $(shell sed -n 's/.*pydantic-ai-slim\[.*\]>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+
+test-lowest: .venv-lowest/.installed ## Run the tests on the oldest pydantic-ai that is supported
+	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(ARGS)
+
+.venv-lowest/.installed: $(STAMP) Makefile
+	@echo 'Setting up .venv-lowest with pydantic-ai $(LOWEST)'
+	@.venv/bin/python -m venv --clear .venv-lowest
+	@.venv-lowest/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r requirements.lock
+	@.venv-lowest/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps \
+		'pydantic-ai-slim~=$(LOWEST).0' 'pydantic-graph~=$(LOWEST).0'
+	@.venv-lowest/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --no-build-isolation -e .
+	@touch $@
 
 demo: $(STAMP) ## Triage support tickets in batches; needs no key
 	.venv/bin/pydantic-ai-batch demo $(ARGS)

@@ -105,7 +105,7 @@ async def test_a_batch_is_split_before_it_would_pass_its_byte_limit(
 ):
     agent = Agent(model, capabilities=[BatchModelRequests(max_bytes=5_000, clock=clock)])
     await clock.run(asyncio.gather(*[agent.run('x' * 2_000) for _ in range(5)]))
-    assert [len(batch.requests) for batch in fake.openai.batches.values()] == [2, 2, 1]
+    assert sorted(len(batch.requests) for batch in fake.openai.batches.values()) == [1, 2, 2]
     uploads = [call for call in fake.openai.calls if call.operation == 'upload']
     assert all(len(call.body) < 5_000 + 1_000 for call in uploads)
 
