@@ -4,11 +4,17 @@ Add [`BatchModelRequests`][pydantic_ai_batch.BatchModelRequests] to an agent, or
 [`model_request_batch`][pydantic_ai_batch.model_request_batch].
 """
 
-from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
+from __future__ import annotations
 
-from .capability import BatchModelRequests
-from .direct import model_request_batch, model_request_batch_sync
-from .lanes import LANES, Lane, LaneInfo, lane_for
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
+
+    from .capability import BatchModelRequests
+    from .direct import model_request_batch, model_request_batch_sync
+    from .lanes import LANES, Lane, LaneInfo, lane_for
 
 __all__ = (
     'LANES',
@@ -23,3 +29,30 @@ __all__ = (
     'model_request_batch',
     'model_request_batch_sync',
 )
+
+# Imported when they are asked for: the framework takes seconds to import, which `pydantic-ai-batch --version` and the
+# pytest plugin, loaded in every test session of every user, need not wait for.
+_HOMES = {
+    'LANES': '.lanes',
+    'Batch': 'pydantic_ai.models.batch',
+    'BatchModelRequests': '.capability',
+    'BatchRequest': 'pydantic_ai.models.batch',
+    'BatchResult': 'pydantic_ai.models.batch',
+    'EncodedBatchRequest': 'pydantic_ai.models.batch',
+    'Lane': '.lanes',
+    'LaneInfo': '.lanes',
+    'lane_for': '.lanes',
+    'model_request_batch': '.direct',
+    'model_request_batch_sync': '.direct',
+}
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    value = globals()[name] = getattr(import_module(home, __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -103,7 +103,7 @@ class BatchedModel(WrapperModel):
         if (ticket := compat.read_ticket(response)) is None:
             super()._release_suspended_response(response)
         else:
-            self.pool.leave(self._own_key(ticket), ticket.custom_id)
+            self.pool.leave(self.lane, self._own_key(ticket), ticket.custom_id)
 
     def _withdraws_rejected_suspended_response(self, response: ModelResponse) -> bool:
         """Whether a pending response that a hook rejects is withdrawn: nobody else would ever collect it."""
@@ -147,6 +147,7 @@ class BatchedModel(WrapperModel):
         except PoolClosed:
             # The run goes on without the pool: the framework waits, and its next pass is a check like any other.
             self._parkable = None
+            self.pool.leave(self.lane, key, ticket.custom_id)
             return pending
         except (ModelAPIError, UserError) as error:
             raise self._left_running(error, ticket) from error.__cause__
@@ -225,7 +226,7 @@ class BatchedModel(WrapperModel):
 
         The framework cancels the job of a request that raises, which must not happen to a batch that was paid for.
         """
-        self.pool.leave(self._own_key(ticket), ticket.custom_id)
+        self.pool.leave(self.lane, self._own_key(ticket), ticket.custom_id, failed=True)
         if isinstance(error, ModelHTTPError) and error.status_code == 404:
             expired = SuspendedResponseExpired(
                 f'{self.lane.info.title} no longer has batch {ticket.batch.id!r} or its results: they are kept for a '

@@ -14,7 +14,9 @@ from pydantic_ai.models.batch import Batch
 
 _log = logging.getLogger('pydantic_ai_batch')
 
-EventKind = Literal['queued', 'withdrawn', 'submitted', 'refused', 'checked', 'answered', 'failed', 'resubmitted']
+EventKind = Literal[
+    'queued', 'withdrawn', 'submitted', 'refused', 'checked', 'answered', 'failed', 'resubmitted', 'left'
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class BatchEvent:
 
     `queued`, `withdrawn`: requests came into a queue, or left it again. `submitted`, `refused`: a batch of them was
     created, or could not be. `checked`: the provider told a batch's status. `answered`, `failed`: requests got their
-    response, or an error that stands. `resubmitted`: requests failed in a passing way and are queued again.
+    response, or an error that stands. `resubmitted`: requests failed in a passing way and are queued again. `left`:
+    nobody here waits for them any more, as their run ended with a pending response, was cancelled, or was let go.
     """
 
     lane: str
@@ -75,11 +78,17 @@ class BatchTally:
     answered: int = 0
     failed: int = 0
     resubmitted: int = 0
+    left: int = 0
+
+    @property
+    def back(self) -> int:
+        """How many of its requests have come back."""
+        return self.answered + self.failed + self.resubmitted
 
     @property
     def done(self) -> bool:
-        """Whether every request of the batch has come back."""
-        return self.answered + self.failed + self.resubmitted >= self.submitted
+        """Whether every request of the batch has come back, or is waited for no more."""
+        return self.back + self.left >= self.submitted
 
 
 @dataclass
@@ -95,6 +104,7 @@ class Tally:
     answered: int = 0
     failed: int = 0
     resubmitted: int = 0
+    left: int = 0
 
     batches: dict[str, BatchTally] = field(default_factory=dict[str, BatchTally])
     """The batches that were created, by ID, in that order."""
@@ -118,15 +128,7 @@ class Tally:
             case 'checked':
                 if batch is not None and event.batch is not None:
                     batch.batch = event.batch
-            case 'answered':
-                self.answered += event.count
-                if batch is not None:
-                    batch.answered += event.count
-            case 'failed':
-                self.failed += event.count
-                if batch is not None:
-                    batch.failed += event.count
-            case 'resubmitted':
-                self.resubmitted += event.count
-                if batch is not None:
-                    batch.resubmitted += event.count
+            case 'answered' | 'failed' | 'resubmitted' | 'left' as outcome:
+                for counts in (self, batch):
+                    if counts is not None:
+                        setattr(counts, outcome, getattr(counts, outcome) + event.count)

@@ -115,6 +115,12 @@ class Flights:
             self._flights.move_to_end(key)
             return flight.batch, flight.results.get(custom_id)
 
+    def wanted(self, key: FlightKey, custom_id: str) -> Batch | None:
+        """The batch of a request that this process submitted and a run of it still wants, or `None`."""
+        with self._lock:
+            flight = self._flights.get(key)
+            return flight.batch if flight is not None and custom_id in flight.wanted else None
+
     def collected(self, key: FlightKey, custom_id: str) -> None:
         """Record that a run has got its result."""
         with self._lock:

@@ -156,8 +156,10 @@ class Pool:
         """Tell the listener, if there is one, what happened."""
         self._report(kind, lane=lane.info.name, model_name=lane.model.model_name, count=count, batch=batch)
 
-    def leave(self, key: FlightKey, custom_id: str) -> None:
+    def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False) -> None:
         """Leave a request in its batch for a later run, which keeps the batch from being cancelled."""
+        if (batch := self.flights.wanted(key, custom_id)) is not None:
+            self.report('failed' if failed else 'left', lane, batch=batch)
         self.flights.leave(key, custom_id)
 
     async def withdraw(self, lane: Lane, key: FlightKey, custom_id: str) -> None:
@@ -169,9 +171,16 @@ class Pool:
             loops = list(self._loops.values())
         if any(loop.waits_for(key, custom_id) for loop in loops):
             return
+        if (batch := self.give_up(lane, key, custom_id)) is not None:
+            await lane.cancel(batch)
+
+    def give_up(self, lane: Lane, key: FlightKey, custom_id: str) -> Batch | None:
+        """Record that nobody wants a request any more, and return its batch if that is to be cancelled now."""
+        if (batch := self.flights.wanted(key, custom_id)) is not None:
+            self.report('left', lane, batch=batch)
         if (batch := self.flights.withdraw(key, custom_id)) is not None:
             _log.info('Batch %s is cancelled, as no run waits for it any more.', batch.id)
-            await lane.cancel(batch)
+        return batch
 
 
 class LoopPool:
@@ -284,11 +293,10 @@ class LoopPool:
 
     def _withdraw(self, lane: Lane, group: str, submitted: Submitted) -> None:
         key = flight_key(lane, group, submitted.batch)
-        if (batch := self.pool.flights.withdraw(key, submitted.custom_id)) is not None:
+        if (batch := self.pool.give_up(lane, key, submitted.custom_id)) is not None:
             self._start(self._cancel(lane, batch))
 
     async def _cancel(self, lane: Lane, batch: Batch) -> None:
-        _log.info('Batch %s is cancelled, as no run waits for it any more.', batch.id)
         with suppress(ModelAPIError):
             async with lane.model:
                 await lane.cancel(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,11 @@ class TerminalProgress:
         if self._live is None:
             from rich.live import Live
 
-            self._live = Live(console=self.console, get_renderable=self.render, refresh_per_second=8)
+            # What the program prints goes where it is meant to, unless that is the terminal the display is drawn on.
+            to_terminal = sys.stdout.isatty()
+            self._live = Live(
+                console=self.console, get_renderable=self.render, refresh_per_second=8, redirect_stdout=to_terminal
+            )
             self._live.start()
 
     def render(self) -> RenderableType:
@@ -117,7 +122,7 @@ class TerminalProgress:
         elif batch is not None and batch.done and not was_done:
             self.console.print(
                 f'batch {batch.batch.id}: {batch.answered} answered, {batch.failed} failed, '
-                f'{batch.resubmitted} resubmitted',
+                f'{batch.resubmitted} resubmitted' + (f', {batch.left} left for later' if batch.left else ''),
                 highlight=False,
                 soft_wrap=True,
             )
@@ -125,11 +130,12 @@ class TerminalProgress:
 
 def _processed(batch: BatchTally) -> int:
     """How many requests have come back, or, before any has, how many the provider says it is done with."""
-    back = batch.answered + batch.failed + batch.resubmitted
-    return min(batch.submitted, max(back, counted(batch.batch)))
+    return min(batch.submitted, max(batch.back, counted(batch.batch)))
 
 
 def _status(batch: BatchTally) -> str:
+    if batch.left and batch.done:
+        return f'{batch.left} left for later'
     if batch.done:
         return 'done' if not batch.failed else f'done, {batch.failed} failed'
     return str((batch.batch.provider_details or {}).get('status') or batch.batch.status)
