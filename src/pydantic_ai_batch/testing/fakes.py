@@ -10,8 +10,10 @@ from starlette.applications import Starlette
 
 from pydantic_ai_batch.clock import SYSTEM_CLOCK, Clock
 from pydantic_ai_batch.testing.answers import AnswerFunction
+from pydantic_ai_batch.testing.anthropic_api import FakeAnthropic
 from pydantic_ai_batch.testing.auto import auto_answer
 from pydantic_ai_batch.testing.calls import Call
+from pydantic_ai_batch.testing.google_api import FakeGoogle
 from pydantic_ai_batch.testing.loopback import LoopbackServer
 from pydantic_ai_batch.testing.openai_api import FakeOpenAI
 from pydantic_ai_batch.testing.provider import FakeProvider
@@ -49,7 +51,8 @@ class FakeProviders:
             clock: What time goes by; `None` is the machine's clock.
             processing: How long a batch takes: a tenth of it to validate the input, a tenth at the end to write the
                 results. Longer than the provider's window, and batches expire.
-            ordered: Whether results come in the order of the requests. By default they come in another.
+            ordered: Whether results come in the order of the requests. By default they come in another, except for
+                Gemini's, where it is promised that they do (see `google.ordered`).
             seed: What that other order is drawn from.
             port: Port to listen on; 0 is a free one.
         """
@@ -58,7 +61,12 @@ class FakeProviders:
         self._server: LoopbackServer | None = None
         self.openai = FakeOpenAI(self._scene)
         """The fake OpenAI."""
-        self.providers: dict[str, FakeProvider[Any]] = {fake.name: fake for fake in (self.openai,)}
+        self.anthropic = FakeAnthropic(self._scene)
+        """The fake Anthropic."""
+        self.google = FakeGoogle(self._scene)
+        """The fake Gemini API."""
+        fakes: tuple[FakeProvider[Any], ...] = (self.openai, self.anthropic, self.google)
+        self.providers: dict[str, FakeProvider[Any]] = {fake.name: fake for fake in fakes}
         """Every fake by its name."""
 
     @property

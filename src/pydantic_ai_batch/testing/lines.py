@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic_ai_batch.testing.answers import FakeRequest
 from pydantic_ai_batch.testing.faults import Fault
@@ -33,13 +33,17 @@ def to_json(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
-def written(lines: Sequence[ResultLine], faults: Sequence[Fault], *, id_key: str) -> dict[ResultFile, list[bytes]]:
+IdKey: TypeAlias = 'str | Callable[[dict[str, Any], str | None], dict[str, Any]]'
+"""The key of a line that holds its row's id, or what returns the line with that id instead."""
+
+
+def written(lines: Sequence[ResultLine], faults: Sequence[Fault], *, id_key: IdKey) -> dict[ResultFile, list[bytes]]:
     """The lines of each file as bytes, with the faults of the batch in them.
 
     Args:
         lines: Well-formed lines, in the order of the files.
         faults: The `lines` faults that were injected for the batch.
-        id_key: The key that holds a row's id.
+        id_key: Where a line holds its row's id.
     """
     files: dict[ResultFile, list[bytes]] = {'output': [], 'error': []}
     for line in lines:
@@ -57,7 +61,7 @@ def written(lines: Sequence[ResultLine], faults: Sequence[Fault], *, id_key: str
             if fault.name == 'damage':
                 files[line.file][-1:] = _DAMAGE[fault['how']](line.value, raw, id_key)
             elif fault.name == 'unknown_id':
-                files[line.file].append(to_json({**line.value, id_key: f'unknown-{line.index}'}))
+                files[line.file].append(to_json(_with_id(line.value, f'unknown-{line.index}', id_key)))
     return files
 
 
@@ -68,6 +72,10 @@ def _hits(fault: Fault, line: ResultLine) -> bool:
     return line.index < rows if isinstance(rows, int) else rows(line.request)
 
 
+def _with_id(value: dict[str, Any], id: str | None, id_key: IdKey) -> dict[str, Any]:
+    return id_key(value, id) if callable(id_key) else {**value, id_key: id}
+
+
 def _with_string_body(value: dict[str, Any]) -> dict[str, Any]:
     response = value.get('response')
     if not isinstance(response, dict):
@@ -75,10 +83,10 @@ def _with_string_body(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, 'response': {**response, 'body': json.dumps(response['body'])}}
 
 
-_DAMAGE: dict[str, Callable[[dict[str, Any], bytes, str], list[bytes]]] = {
+_DAMAGE: dict[str, Callable[[dict[str, Any], bytes, IdKey], list[bytes]]] = {
     'truncate': lambda value, raw, id_key: [raw[: len(raw) // 2]],
     'not_json': lambda value, raw, id_key: [b'upstream connect error'],
-    'null_id': lambda value, raw, id_key: [to_json({**value, id_key: None})],
+    'null_id': lambda value, raw, id_key: [to_json(_with_id(value, None, id_key))],
     'list': lambda value, raw, id_key: [b'[]'],
     'blank': lambda value, raw, id_key: [b'', raw],
     'bad_utf8': lambda value, raw, id_key: [raw[: len(raw) // 2] + b'\xff\xfe' + raw[len(raw) // 2 :]],

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from pydantic_ai_batch.testing.answers import Asked, FakeError, FakeRequest, FakeToolCall, token_estimate
 from pydantic_ai_batch.testing.batches import FakeRow, RowResult, Submission
 from pydantic_ai_batch.testing.calls import digest
+from pydantic_ai_batch.testing.loopback import client_options
 from pydantic_ai_batch.testing.multipart import read_form
 from pydantic_ai_batch.testing.openai_batches import WORDS, FakeOpenAIBatch, error_body, metadata_problem
 from pydantic_ai_batch.testing.openai_bodies import CHAT, EMBEDDINGS, RESPONSES, read_request, write_answer
@@ -79,8 +80,10 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
         Raises:
             RuntimeError: The fakes are not started.
         """
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+        if 'http_client' not in settings:
+            settings['http_client'] = DefaultAsyncHttpxClient(**client_options())
         arguments: dict[str, Any] = {'api_key': 'test', 'base_url': self.base_url, **settings}
         return AsyncOpenAI(**arguments)
 

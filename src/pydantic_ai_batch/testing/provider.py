@@ -18,7 +18,7 @@ from pydantic_ai_batch.testing.answers import Asked, BilledRow, FakeError, FakeR
 from pydantic_ai_batch.testing.batches import FakeBatch
 from pydantic_ai_batch.testing.calls import Call, without_secrets
 from pydantic_ai_batch.testing.faults import Fault, Faults
-from pydantic_ai_batch.testing.lines import ResultFile, ResultLine, written
+from pydantic_ai_batch.testing.lines import IdKey, ResultFile, ResultLine, written
 from pydantic_ai_batch.testing.scene import Scene
 from pydantic_ai_batch.testing.timetable import Phase
 from pydantic_ai_batch.testing.wire import CutDownload, LostReply, Reset
@@ -61,6 +61,12 @@ class FakeProvider(ABC, Generic[B]):
     """The names of its HTTP operations."""
     words: ClassVar[Mapping[Phase, str]]
     """Its words for where a batch is."""
+    window: ClassVar[float] = 86400.0
+    """How long after its creation a batch expires, in seconds."""
+    result_kinds: ClassVar[tuple[ResultFile, ...]] = ('output', 'error')
+    """The result files that a batch of it has."""
+    inapplicable: ClassVar[Mapping[str, str]] = {}
+    """The faults of batches and lines that it cannot have, and why."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -145,7 +151,8 @@ class FakeProvider(ABC, Generic[B]):
         `batch`, which is the next batch that is created; where `done` rows are finished, they are the first of the
         input:
 
-        - `expire` (`done=0`, `seconds=86400`): it expires that long after its creation.
+        - `expire` (`done=0`, `seconds=86400`): it expires that long after its creation; the provider's own window is
+          the default.
         - `cancel` (`done=0`): it is cancelled by somebody else.
         - `fail` (`errors=None`): it fails when it is validated, with that list of `code`, `message`, `param`, `line`.
         - `stick` (`done=0`): it does not end before it is cancelled.
@@ -174,11 +181,16 @@ class FakeProvider(ABC, Generic[B]):
             options: The fault's options.
 
         Raises:
-            ValueError: An unknown operation, fault or option; the message lists the known ones.
+            ValueError: An unknown operation, fault or option; the message lists the known ones. Or a fault that the
+                provider cannot have; the message says why.
         """
+        if reason := self.inapplicable.get(fault):
+            raise ValueError(f'Fault {fault!r} does not apply to {self.name}: {reason}.')
         known = {None, *self.words.values()}
         if fault == 'status_word' and options.get('when') not in known:
             raise ValueError(f'Unknown word {options["when"]!r}. Known: {", ".join(self.words.values())}.')
+        if fault == 'expire':
+            options = {'seconds': self.window, **options}
         with self._scene.lock:
             self._faults.add(operation, fault, times=times, after=after, options=options)
 
@@ -201,6 +213,11 @@ class FakeProvider(ABC, Generic[B]):
     @abstractmethod
     def read_request(self, endpoint: str, body: dict[str, Any]) -> Asked:
         """What a body asks for."""
+
+    def model_of(self, endpoint: str, body: dict[str, Any]) -> str | None:
+        """The model that a body of that endpoint is for."""
+        model = body.get('model')
+        return model if isinstance(model, str) else None
 
     @abstractmethod
     def write_answer(self, request: FakeRequest, answer: str | FakeToolCall, size: int) -> dict[str, Any]:
@@ -284,22 +301,21 @@ class FakeProvider(ABC, Generic[B]):
 
     def ask(self, endpoint: str, body: dict[str, Any], custom_id: str | None, key: bytes | None = None) -> FakeRequest:
         """A body as the request that it is; `key` is its digest, if that is known."""
-        model = body.get('model')
         return FakeRequest(
             provider=self.name,
             endpoint=endpoint,
             custom_id=custom_id,
-            model=model if isinstance(model, str) else None,
+            model=self.model_of(endpoint, body),
             body=body,
             attempt=self._attempts[key or _body_digest(body)],
             **vars(self.read_request(endpoint, body)),
         )
 
-    def result_files(self, lines: Sequence[ResultLine], batch: B, *, id_key: str) -> dict[ResultFile, bytes]:
+    def result_files(self, lines: Sequence[ResultLine], batch: B, *, id_key: IdKey) -> dict[ResultFile, bytes]:
         """The result files of a batch with its faults in them; a file without a line is empty."""
         files = written(lines, batch.line_faults, id_key=id_key)
         if self.rewrite_results is not None:
-            for kind in files:
+            for kind in self.result_kinds:
                 files[kind] = self.rewrite_results(files[kind], kind)
         return {kind: b''.join(line + b'\n' for line in content) for kind, content in files.items()}
 

@@ -50,15 +50,16 @@ class Download(Response):
 class CutDownload(Download):
     """A file of which only the first `fraction` arrives.
 
-    If the length was `announced`, the connection closes short of it. If not, the reply ends as a whole one does, and
-    nothing on the wire tells that something is missing.
+    If the end was `announced`, by a length or in chunks, the connection closes short of it. If not, the reply ends as a
+    whole one does, and nothing on the wire tells that something is missing.
     """
 
     def __init__(self, whole: Response, *, fraction: float, announced: bool) -> None:
         Response.__init__(self, bytes(whole.body), status_code=whole.status_code, headers=dict(whole.headers))
         self._end = int(len(self.body) * fraction)
         self.announced = announced
-        if not announced:
+        # Starlette announces the length of every body; a whole reply in chunks has none.
+        if not announced or 'content-length' not in whole.headers:
             del self.headers['content-length']
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

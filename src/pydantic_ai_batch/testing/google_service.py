@@ -1,0 +1,135 @@
+"""What the parts of the fake Gemini API share: keys, bodies, pages and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+
+from starlette.responses import Response
+
+from pydantic_ai_batch.testing.answers import Asked, FakeError, FakeRequest, FakeToolCall
+from pydantic_ai_batch.testing.calls import digest
+from pydantic_ai_batch.testing.google_batches import WINDOW, WORDS, FakeGoogleBatch
+from pydantic_ai_batch.testing.google_bodies import model_of, read_request, write_answer
+from pydantic_ai_batch.testing.google_client import client_of
+from pydantic_ai_batch.testing.google_json import Json, error_body
+from pydantic_ai_batch.testing.provider import FakeProvider, Incoming, Refusal
+from pydantic_ai_batch.testing.scene import Scene
+from pydantic_ai_batch.testing.wire import json_reply
+
+if TYPE_CHECKING:
+    from google.genai import Client
+
+VERSIONS = ('/v1beta', '/v1')
+"""The versions of the API that are served, all alike: google-genai asks for one or the other, as its own version is."""
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+N = TypeVar('N', bound=_Named)
+
+
+class GoogleService(FakeProvider[FakeGoogleBatch]):
+    """The fake Gemini API without its paths."""
+
+    name = 'google'
+    prefix = '/google'
+    words = WORDS
+    window = WINDOW
+    result_kinds = ('output',)
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.projects: dict[str, str] = {}
+        """API key to the project that it belongs to, for keys that are to share one."""
+
+    def client(self, **settings: Any) -> Client:
+        """An SDK client on this fake, with the API key `'test'`.
+
+        Close it when done: `async with fake.google.client().aio as client`, or `with` for the one that blocks.
+
+        Args:
+            settings: Further settings of `google.genai.Client`, such as `api_key` or `http_options`.
+
+        Raises:
+            RuntimeError: The fakes are not started.
+        """
+        return client_of(self.base_url, settings)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that point Google's SDK at this fake, where the program gives it no other settings."""
+        return {'GOOGLE_GEMINI_BASE_URL': self.base_url, 'GOOGLE_API_KEY': 'test'}
+
+    @property
+    def _now(self) -> float:
+        return self._scene.clock.now()
+
+    def error(self, status: int, message: str, *, code: str | None = None) -> Response:
+        """An error reply in Google's shape."""
+        return json_reply(error_body(FakeError(status, code, message)), status)
+
+    def model_of(self, endpoint: str, body: dict[str, Any]) -> str | None:
+        """The model in the path, which a body need not name."""
+        return model_of(endpoint)
+
+    def read_request(self, endpoint: str, body: dict[str, Any]) -> Asked:
+        """What the body asks for."""
+        return read_request(body)
+
+    def write_answer(self, request: FakeRequest, answer: str | FakeToolCall, size: int) -> dict[str, Any]:
+        """The response body with that answer."""
+        return write_answer(request, answer, size)
+
+    def _refuse(self, status: int, message: str, *, code: str | None = None) -> NoReturn:
+        raise Refusal(self.error(status, message, code=code))
+
+    def _project(self, call: Incoming) -> str:
+        """The project of the call's API key."""
+        key = call.headers.get('x-goog-api-key') or call.query.get('key')
+        if not key:
+            self._refuse(403, 'The request has no API key.')
+        return self.projects.get(key, digest(key))
+
+    def _json(self, call: Incoming) -> Json:
+        try:
+            value = json.loads(call.body)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            self._refuse(400, 'The body must be a JSON object.')
+        return cast('Json', value)
+
+    def _page(
+        self,
+        call: Incoming,
+        items: Sequence[N],
+        *,
+        most: int,
+        default: int,
+        shown: Callable[[N], bool] = lambda item: True,
+    ) -> tuple[list[N], str | None]:
+        """One page of a listing, and the token of the next.
+
+        Args:
+            call: Whose query says which page.
+            items: Everything there is, in the order of the listing.
+            most: The most items of a page; who asks for more gets that many.
+            default: How many there are if nobody asks for a number.
+            shown: Whether the listing shows an item. One that it does not is still a place to go on from.
+        """
+        text = call.query.get('pageSize', '0')
+        if not text.isdecimal():
+            self._refuse(400, 'The page size must be a number that is not negative.')
+        size, start = min(int(text) or default, most), 0
+        if token := call.query.get('pageToken'):
+            start = next((place for place, item in enumerate(items, start=1) if digest(item.id) == token), 0)
+            if not start:
+                self._refuse(400, 'The page token is none of this listing.')
+        listed = [item for item in items[start:] if shown(item)]
+        page = listed[:size]
+        return page, digest(page[-1].id) if size < len(listed) else None
