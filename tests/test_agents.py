@@ -17,7 +17,9 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded, UserError
 from pydantic_ai.messages import ModelResponse, ToolReturnPart
 from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
@@ -442,17 +444,23 @@ async def test_the_input_file_is_deleted_once_all_its_requests_were_run(
 # What cannot be batched
 
 
-async def test_a_model_without_a_lane_says_why(clock: ManualClock, model_of: ModelOf):
-    from pydantic_ai.models.fallback import FallbackModel
-    from pydantic_ai.models.test import TestModel
+class Plain(TestModel):
+    """A model whose provider has no batch API."""
 
-    for model, reason in (
-        (FallbackModel(TestModel(), TestModel()), 'FallbackModel'),
-        (TestModel(), 'does not serve yet'),
-    ):
-        agent = Agent(model, capabilities=[BatchModelRequests(clock=clock)])
-        with pytest.raises(UserError, match=reason):
-            await agent.run('x')
+    @property
+    def batch_max_requests(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ('model', 'reason'),
+    [(FallbackModel(TestModel(), TestModel()), 'FallbackModel'), (Plain(), '`Plain` has no batch API here')],
+    ids=['fallback', 'plain'],
+)
+async def test_a_model_without_a_lane_says_why(model: Model, reason: str, clock: ManualClock):
+    agent = Agent(model, capabilities=[BatchModelRequests(clock=clock)])
+    with pytest.raises(UserError, match=reason):
+        await clock.run(agent.run('x'))
 
 
 @pytest.mark.parametrize(

@@ -333,11 +333,12 @@ async def test_a_setting_out_of_range_is_refused(model: OpenAIResponsesModel):
         await model_request_batch(model, requests('a'), max_requests=0)
 
 
-async def test_a_model_without_a_lane_is_refused():
+async def test_a_model_without_a_lane_is_refused(clock: ManualClock):
+    from pydantic_ai.models.fallback import FallbackModel
     from pydantic_ai.models.test import TestModel
 
-    with pytest.raises(NoBatchLane):
-        await model_request_batch(TestModel(), requests('a'))
+    with pytest.raises(NoBatchLane, match='FallbackModel'):
+        await clock.run(model_request_batch(FallbackModel(TestModel(), TestModel()), requests('a'), clock=clock))
 
 
 async def test_the_model_may_be_a_name(clock: ManualClock, monkeypatch: pytest.MonkeyPatch):

@@ -23,10 +23,10 @@ from pydantic_ai.tools import RunContext
 
 from . import compat
 from .compat import Ticket
-from .exceptions import batch_of, with_batch
+from .exceptions import ResultsGone, batch_of, with_batch
 from .flights import FlightKey
 from .lanes import lane_for
-from .lanes.base import NotRun
+from .lanes.base import NotRun, not_run
 from .policy import CheckHistory, poll_delay, resubmits
 from .pool import Pool, PoolClosed, Submitted, flight_key
 from .warn import warn_max_retries
@@ -149,7 +149,7 @@ class BatchedModel(WrapperModel):
             self._parkable = None
             self.pool.leave(self.lane, key, ticket.custom_id)
             return pending
-        except (ModelAPIError, UserError) as error:
+        except Exception as error:
             raise self._left_running(error, ticket) from error.__cause__
         return await self._settle(request, pending, ticket, key, result)
 
@@ -168,7 +168,7 @@ class BatchedModel(WrapperModel):
                 checked_at=ticket.checked_at,
                 history=history,
             )
-        except (ModelAPIError, UserError) as error:
+        except Exception as error:
             raise self._left_running(error, ticket) from error.__cause__
         ticket = replace(
             ticket,
@@ -198,10 +198,10 @@ class BatchedModel(WrapperModel):
         self.pool.flights.collected(key, ticket.custom_id)
         try:
             if isinstance(result, NotRun):
-                raise ModelAPIError(self.wrapped.model_name, result.reason)
+                raise not_run(self.wrapped, result)
             response = await self.lane.decode(result, request)
         except ModelAPIError as error:
-            again = isinstance(result, NotRun) or resubmits(result, error)
+            again = result.again if isinstance(result, NotRun) else resubmits(result, error)
             if again and ticket.resubmissions < self.pool.settings.max_resubmissions:
                 self.pool.report('resubmitted', self.lane, batch=ticket.batch)
                 return await self._resubmit(request, pending, ticket)
@@ -221,13 +221,14 @@ class BatchedModel(WrapperModel):
             messages = [*messages, compat.without_ticket(pending, ticket)]
         return await self._submit(replace(request, messages=messages), resubmissions=ticket.resubmissions + 1)
 
-    def _left_running(self, error: ModelAPIError | UserError, ticket: Ticket) -> Exception:
+    def _left_running(self, error: Exception, ticket: Ticket) -> Exception:
         """The error for a check that failed for good, after which the batch stays as it is and can be collected.
 
         The framework cancels the job of a request that raises, which must not happen to a batch that was paid for.
         """
         self.pool.leave(self.lane, self._own_key(ticket), ticket.custom_id, failed=True)
-        if isinstance(error, ModelHTTPError) and error.status_code == 404:
+        gone = isinstance(error, ModelHTTPError) and error.status_code == 404
+        if gone or isinstance(error, ResultsGone):
             expired = SuspendedResponseExpired(
                 f'{self.lane.info.title} no longer has batch {ticket.batch.id!r} or its results: they are kept for a '
                 "limited time, and only for the project that made them, so another project's key gets the same answer. "

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NotRequired, cast
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.models.batch import Batch
+from pydantic_ai.models.batch import Batch, BatchResult
 from typing_extensions import TypedDict
 
 TICKET_KEY = 'batch'
@@ -29,15 +30,6 @@ PROCESSING_KEY = 'processing'
 """The key of `provider_details` that prices go by; `genai-prices` knows the value `batch`."""
 
 
-class _OwnTicket(TypedDict, total=False):
-    """What this package adds to the framework's ticket, under a key of its own."""
-
-    lane: str
-    checked_at: datetime
-    not_found: int
-    last_seen: datetime
-
-
 class _TicketDict(TypedDict):
     custom_id: str
     batch: Batch
@@ -45,7 +37,8 @@ class _TicketDict(TypedDict):
     failed_checks: NotRequired[int]
     resubmissions: NotRequired[int]
     continued_response_id: NotRequired[str]
-    pydantic_ai_batch: NotRequired[_OwnTicket]
+    pydantic_ai_batch: NotRequired[dict[str, Any]]
+    """What this package adds, under a key of its own."""
 
 
 _TICKETS = TypeAdapter(_TicketDict)
@@ -100,16 +93,20 @@ def read_ticket(message: ModelMessage | None) -> Ticket | None:
         stored = _TICKETS.validate_python(message.provider_details.get(TICKET_KEY))
     except ValidationError:
         return None
-    own = stored.get('pydantic_ai_batch', _OwnTicket())
+    # Of what is ours, anything odd counts as absent: it only makes checks cheaper, and a ticket that is taken for none
+    # would have its request sent again.
+    own = stored.get('pydantic_ai_batch', {})
+    lane, not_found = own.get('lane'), own.get('not_found')
+    batch = stored['batch']
     ticket = Ticket(
         custom_id=stored['custom_id'],
-        batch=stored['batch'],
-        lane=own.get('lane'),
-        checked_at=own.get('checked_at'),
+        batch=replace(batch, created_at=_aware(batch.created_at)),
+        lane=lane if isinstance(lane, str) else None,
+        checked_at=_time(own.get('checked_at')),
         polls=stored['polls'],
         failed_checks=stored.get('failed_checks', 0),
-        not_found=own.get('not_found', 0),
-        last_seen=own.get('last_seen'),
+        not_found=not_found if isinstance(not_found, int) else 0,
+        last_seen=_time(own.get('last_seen')),
         resubmissions=stored.get('resubmissions', 0),
         continued_response_id=stored.get('continued_response_id'),
     )
@@ -117,9 +114,21 @@ def read_ticket(message: ModelMessage | None) -> Ticket | None:
     return ticket if message.provider_response_id == ticket.response_id else None
 
 
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _time(value: object) -> datetime | None:
+    with suppress(ValueError):
+        return _aware(datetime.fromisoformat(value)) if isinstance(value, str) else None
+    return None
+
+
 def write_ticket(ticket: Ticket) -> dict[str, Any]:
     """`ticket` as plain JSON data for `provider_details`, in the framework's shape with our keys beside it."""
-    own: dict[str, Any] = {'lane': ticket.lane}
+    own: dict[str, Any] = {}
+    if ticket.lane is not None:
+        own['lane'] = ticket.lane
     if ticket.checked_at is not None:
         own['checked_at'] = ticket.checked_at.isoformat()
     if ticket.not_found:
@@ -169,6 +178,18 @@ def group_of(group: str) -> dict[str, Any]:
     return cast('dict[str, Any]', parts)
 
 
+def betas_of(group: str) -> list[str]:
+    """The beta flags that all requests of an Anthropic batch share, which travel in a header of its create call.
+
+    Raises:
+        UserError: The group does not say. Sent without them, the requests would be others than the live ones.
+    """
+    betas = group_of(group).get('betas')
+    if not isinstance(betas, list):
+        raise UserError(f'The group key of an Anthropic request has no `betas` that this version can read: {group!r}.')
+    return [str(beta) for beta in cast('list[Any]', betas)]
+
+
 def same_group(submitted: str, asking: str) -> bool:
     """Whether a client whose requests have the group `asking` may look at a batch of the group `submitted`.
 
@@ -179,7 +200,32 @@ def same_group(submitted: str, asking: str) -> bool:
     def without_credential(group: str) -> Mapping[str, Any]:
         return {**group_of(group), 'credential': None}
 
-    return submitted == asking or without_credential(submitted) == without_credential(asking)
+    if submitted == asking:
+        return True
+    try:
+        return without_credential(submitted) == without_credential(asking)
+    except UserError:
+        # A model's own format, which only it can compare.
+        return False
+
+
+def http_answer(model_name: str, result: BatchResult) -> tuple[int, bytes]:
+    """The status and body that a live request with this result would have been answered with.
+
+    Raises:
+        ModelAPIError: The provider ended the request without running it.
+        ValueError: The result holds no such thing.
+    """
+    if result.status in ('expired', 'canceled'):
+        raise ModelAPIError(model_name, f'The request {result.status} in its batch before the model ran it.')
+    if result.status == 'succeeded':
+        return 200, (result.body or '').encode('utf-8', 'surrogatepass')
+    answer = json.loads(result.body or '')
+    body: Any = answer['body']
+    if isinstance(body, dict) and (errors := cast('dict[str, Any]', body).get('errors')):
+        # A file that failed validation: the first of its errors stands for the request.
+        body = {'error': errors[0]}
+    return int(answer['status_code']), json.dumps(body).encode()
 
 
 def error_body(status_code: int, body: Any) -> str:

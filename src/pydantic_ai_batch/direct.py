@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
-from pydantic_ai.models import KnownModelName, Model, infer_model
+from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests, infer_model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 from pydantic_ai.settings import merge_model_settings
 
@@ -21,7 +21,7 @@ from .codec import refuse_settings
 from .events import EventKind, Listener, Reporter
 from .exceptions import RequestNotSendable, copy_of, with_batch
 from .lanes import Lane, lane_for
-from .lanes.base import NotRun, Payload
+from .lanes.base import NotRun, Payload, not_run
 from .policy import resubmits
 from .pool import too_large
 from .progress import Progress, listener_of
@@ -93,6 +93,7 @@ async def model_request_batch(
         poll_interval=poll_interval,
         max_poll_interval=max_poll_interval,
     )
+    check_allow_model_requests()
     lane = lane_for(infer_model(model))
     _check_call(lane.model, requests)
     call = _ListCall(lane, settings, clock, requests, listener_of(progress))
@@ -240,14 +241,18 @@ class _ListCall:
     @property
     def outcomes(self) -> list[Outcome]:
         """What came of each request."""
-        return [outcome for outcome in self._outcomes if outcome is not None]
+        outcomes = [outcome for outcome in self._outcomes if outcome is not None]
+        # A row without an outcome would give each one after it another row's answer.
+        assert len(outcomes) == len(self._outcomes)
+        return outcomes
 
     async def run(self) -> None:
         """Send every row and wait for every answer; if that is cancelled, cancel the batches that have not ended."""
         try:
             await self._send([_Row(place) for place in range(len(self.requests))])
             while self._tasks:
-                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                self._tasks -= done
                 for task in done:
                     task.result()
         except BaseException:
@@ -292,15 +297,13 @@ class _ListCall:
             self._start(chunk)
 
     def _start(self, chunk: _Chunk) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry(chunk))
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._tasks.discard(task) if not task.cancelled() else None)
+        self._tasks.add(asyncio.get_running_loop().create_task(self._carry(chunk)))
 
     async def _carry(self, chunk: _Chunk) -> None:
-        """Take one batch from its creation to its last row's outcome."""
+        """Take one batch from its creation to its last row's outcome, whatever goes wrong with it."""
         try:
             batch = await self._create(chunk)
-        except ModelAPIError as error:
+        except Exception as error:
             self._report('refused', len(chunk.rows))
             self._fail(chunk.rows.values(), error)
             return
@@ -319,7 +322,7 @@ class _ListCall:
         )
         try:
             await watch.until_read()
-        except ModelAPIError as error:
+        except Exception as error:
             self._report('failed', len(open_rows), batch)
             self._fail(open_rows.values(), error)
         except BaseException:
@@ -330,7 +333,7 @@ class _ListCall:
             for wire_id, row in list(open_rows.items()):
                 if await self._settle(row, watch.missing(wire_id), batch):
                     again.append(row)
-            await job.clean_up(self.lane, watch.batch)
+            await job.clean_up(self.lane, batch, watch.batch)
         if again:
             await self._send(again)
 
@@ -343,7 +346,7 @@ class _ListCall:
             except asyncio.CancelledError:
                 try:
                     batch = await creation
-                except ModelAPIError:
+                except Exception:
                     raise asyncio.CancelledError from None
                 await self._cancel(batch)
                 raise
@@ -364,10 +367,10 @@ class _ListCall:
         request = self.requests[row.place]
         try:
             if isinstance(result, NotRun):
-                raise ModelAPIError(self.lane.model.model_name, result.reason)
+                raise not_run(self.lane.model, result)
             self._outcomes[row.place] = await self.lane.decode(result, request)
         except ModelAPIError as error:
-            again = isinstance(result, NotRun) or resubmits(result, error)
+            again = result.again if isinstance(result, NotRun) else resubmits(result, error)
             if again and row.resubmissions < self.settings.max_resubmissions:
                 row.resubmissions += 1
                 self._report('resubmitted', batch=batch)
@@ -378,12 +381,21 @@ class _ListCall:
             self._report('answered', batch=batch)
         return False
 
-    def _fail(self, rows: Iterable[_Row], error: ModelAPIError) -> None:
+    def _fail(self, rows: Iterable[_Row], error: Exception) -> None:
         for row in rows:
-            self._outcomes[row.place] = copy_of(error)
+            self._outcomes[row.place] = copy_of(as_model_error(self.lane.model, error))
 
     def _report(self, kind: EventKind, count: int = 1, batch: Batch | None = None) -> None:
         self._reporter(kind, lane=self.lane.info.name, model_name=self.lane.model.model_name, count=count, batch=batch)
+
+
+def as_model_error(model: Model, error: Exception) -> ModelAPIError:
+    """An error that stands for rows in a list, whose type is `ModelAPIError`."""
+    if isinstance(error, ModelAPIError):
+        return error
+    model_error = ModelAPIError(model.model_name, f'{type(error).__name__}: {error}')
+    model_error.__cause__ = error
+    return model_error
 
 
 def _row_error(model: Model, error: UserError | ModelAPIError) -> ModelAPIError:

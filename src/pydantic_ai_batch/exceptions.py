@@ -18,7 +18,9 @@ __all__ = (
     'LaneNotBuilt',
     'NoBatchLane',
     'RequestNotSendable',
+    'ResultIntegrityError',
     'ResultUnreadable',
+    'ResultsGone',
     'batch_of',
 )
 
@@ -47,6 +49,17 @@ class ResultUnreadable(ModelAPIError):
     The request ran, and was probably billed, so it is not sent again by itself. `body` holds what the provider
     returned, as text.
     """
+
+
+class ResultIntegrityError(ModelAPIError):
+    """Results came back that cannot be told apart, so that none of them is given to a request that may not be its own.
+
+    The batch is left as it is, and nothing is sent again by itself.
+    """
+
+
+class ResultsGone(ModelAPIError):
+    """A batch ended with results, by the provider's own count, and the provider returns none of them any more."""
 
 
 class CreateUnsettled(ModelAPIError):
@@ -79,6 +92,8 @@ def copy_of(error: _E) -> _E:
     """
     copied = error.__class__.__new__(error.__class__, *error.args)
     copied.__dict__.update(error.__dict__)
+    if notes := getattr(error, '__notes__', None):
+        copied.__notes__ = list(notes)
     copied.args = error.args
     copied.__cause__, copied.__suppress_context__ = error.__cause__, error.__suppress_context__
     return copied

@@ -32,10 +32,12 @@ _MAX_ENDED_BYTES = 256 * 1024 * 1024
 class _Flight:
     batch: Batch | None = None
     read_at: datetime | None = None
+    served: set[str] = field(default_factory=set[str])
+    """Requests that the status was served for since it was read."""
     wanted: set[str] = field(default_factory=set[str])
     """Requests that this process submitted in the batch and whose runs have not got their result yet."""
-    made_here: bool = False
-    """Whether this process made the batch, and so may delete its input, which a ticket alone never proves."""
+    created: Batch | None = None
+    """The batch as this process made it, until its input was deleted."""
     cancellable: bool = False
     """Whether this process made the batch, and nobody left a request in it for later."""
     ended: bool = False
@@ -57,9 +59,9 @@ class Flights:
         """Record a batch that this process made of the requests of runs that wait for it."""
         with self._lock:
             flight = self._flight(key)
-            flight.batch = batch
+            flight.batch = flight.created = batch
             flight.wanted.update(custom_ids)
-            flight.made_here = flight.cancellable = True
+            flight.cancellable = True
             self._evict()
 
     def checked(self, key: FlightKey, batch: Batch, at: datetime) -> None:
@@ -67,21 +69,30 @@ class Flights:
         with self._lock:
             flight = self._flight(key)
             flight.batch, flight.read_at = batch, at
+            flight.served.clear()
             self._evict()
 
-    def status(self, key: FlightKey, *, newer_than: datetime | None) -> tuple[Batch, datetime] | None:
-        """The status of a running batch, and when it was read, if that was after `newer_than`; else `None`.
+    def status(self, key: FlightKey, custom_id: str, *, newer_than: datetime | None) -> tuple[Batch, datetime] | None:
+        """The status of a running batch, and when it was read, if that serves a check for the request; else `None`.
 
-        Going by the order of readings and not by their age, many histories that were stored together cost one status
-        request each time they are gone through, and every time through makes progress, under any clock.
+        It does if it was read after `newer_than` and was not served for the same request before. Going by the order
+        of readings and not by their age, many histories that were stored together cost one status request each time
+        they are gone through, and every time through makes progress, under any clock.
         """
         with self._lock:
             flight = self._flights.get(key)
             if flight is None or flight.batch is None or flight.read_at is None or flight.ended:
                 return None
-            if newer_than is not None and flight.read_at <= newer_than:
+            if custom_id in flight.served or (newer_than is not None and flight.read_at <= newer_than):
                 return None
+            flight.served.add(custom_id)
             return flight.batch, flight.read_at
+
+    def serve(self, key: FlightKey, custom_id: str) -> None:
+        """Record that a request has been told the status that was read last."""
+        with self._lock:
+            if (flight := self._flights.get(key)) is not None:
+                flight.served.add(custom_id)
 
     def read(self, key: FlightKey, result: BatchResult, *, taken: bool) -> None:
         """Record a result that was read: kept for whoever asks later, unless it was `taken` by all who wait."""
@@ -94,26 +105,33 @@ class Flights:
                 flight.results[result.custom_id] = result
                 flight.size += len(result.body or '')
 
-    def ended(self, key: FlightKey, batch: Batch) -> bool:
-        """Record that a batch ended and all its results were read, and return whether this process had made it."""
+    def ended(self, key: FlightKey, batch: Batch) -> Batch | None:
+        """Record that a batch ended and all its results were read.
+
+        Returns the batch as this process created it, once, if it did: what may be deleted for it only that says, and
+        no ticket of a history.
+        """
         with self._lock:
             flight = self._flight(key)
             flight.batch, flight.ended, flight.cancellable = batch, True, False
-            made_here, flight.made_here = flight.made_here, False
+            created, flight.created = flight.created, None
             self._evict()
-            return made_here
+            return created
 
     def find(self, key: FlightKey, custom_id: str) -> tuple[Batch, BatchResult | None] | None:
-        """The ended batch and its result for the request, if both are here; the result is `None` if it has none.
+        """The batch and its result for the request, if that is here; the result is `None` if the ended batch has none.
 
         `None` when the provider has to be asked, as the batch has not been seen to end, or its result was not kept.
         """
         with self._lock:
             flight = self._flights.get(key)
-            if flight is None or not flight.ended or flight.batch is None or custom_id in flight.taken:
+            if flight is None or flight.batch is None:
                 return None
             self._flights.move_to_end(key)
-            return flight.batch, flight.results.get(custom_id)
+            result = flight.results.get(custom_id)
+            if result is None and (not flight.ended or custom_id in flight.taken):
+                return None
+            return flight.batch, result
 
     def wanted(self, key: FlightKey, custom_id: str) -> Batch | None:
         """The batch of a request that this process submitted and a run of it still wants, or `None`."""

@@ -11,19 +11,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models.batch import Batch, BatchResult
 
 from .clock import Clock, sleep_until_due, utc
 from .compat import counted
-from .exceptions import CreateUnsettled, with_batch
-from .lanes.base import Lane, ListingIncomplete, NotCreated, NotRun, Payload, Stray
+from .exceptions import CreateUnsettled, ResultsGone, with_batch
+from .lanes.base import Lane, ListingIncomplete, NotCreated, NotRun, Payload, Stray, Undecided
 from .policy import (
     MAX_FAILED_CHECKS,
     NEVER_SENT_DELAYS,
+    SETTLE_INTERVALS,
     SETTLE_MARGIN,
     SETTLE_OFFSETS,
     CheckHistory,
@@ -38,6 +39,9 @@ _log = logging.getLogger('pydantic_ai_batch')
 
 _MAX_READS = 3
 """How many times results that are damaged, or fewer than the provider counts, are read before that is believed."""
+
+_CLOCK_SKEW = timedelta(hours=1)
+"""How far the provider's clock may be from ours before ours is believed."""
 
 _CLEAN_UP_SECONDS = 10
 """How long, in real seconds, deleting an input file may hold up the last answer of its batch."""
@@ -59,7 +63,7 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
     while True:
         since = utc(clock) - SETTLE_MARGIN
         try:
-            return await lane.create(payload)
+            return _with_plausible_time(await lane.create(payload), utc(clock))
         except NotCreated as upload:
             error = upload.__cause__
             assert isinstance(error, ModelAPIError)
@@ -79,7 +83,7 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
                     payload.tag,
                 )
                 if (batch := await _settle(lane, payload, since, clock, error)) is not None:
-                    return batch
+                    return _with_plausible_time(batch, utc(clock))
                 if proven_absent:
                     raise
                 proven_absent = True
@@ -95,36 +99,57 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
         never_sent += 1
 
 
+def _with_plausible_time(batch: Batch, now: datetime) -> Batch:
+    """The batch just created, with the time of its creation by our clock if the provider's makes no sense by it.
+
+    How long it is waited for goes by that time, and some servers write none, or another machine's.
+    """
+    return batch if abs(batch.created_at - now) < _CLOCK_SKEW else replace(batch, created_at=now)
+
+
 async def _settle(lane: Lane, payload: Payload, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
     """Find the batch whose creation had no reply, or `None` when the provider's listing shows that there is none."""
-    listed = False
-    waited = 0.0
-    for offset in SETTLE_OFFSETS:
-        await sleep_until_due(clock, offset - waited)
-        waited = offset
+    lost_at = utc(clock)
+    looks = 0
+    while True:
+        found: list[Batch] = []
+        proven = running = False
         try:
             found = await lane.find(payload, since=since)
+            proven = lane.info.listing_proves_absence
+        except Undecided as undecided:
+            running = True
+            _log.info('The batch with tag %s is not found yet: %s', payload.tag, undecided)
         except (ModelAPIError, ListingIncomplete) as error:
             _log.warning('The listing of %s could not be read: %s', lane.info.name, error)
-            listed = False
-            continue
-        listed = True
         if found:
-            kept, *doubles = found
-            for double in doubles:
-                _log.warning('Batch %s is a second one of tag %s: cancelling it.', double.id, payload.tag)
-                with suppress(ModelAPIError):
-                    await lane.cancel(double)
-            _log.warning('Batch %s carries the tag %s: it goes on.', kept.id, payload.tag)
-            return kept
-    if listed and lane.info.listing_proves_absence:
-        return None
-    raise CreateUnsettled(
-        lane.model.model_name,
-        f'The reply to the creation of a batch of {payload.count} requests was lost ({lost}), and the listing of '
-        f'{lane.info.title} cannot tell whether it exists. The requests are not sent again, as that could pay for '
-        f'them twice: {lane.where_to_look(payload)}.',
-    ) from lost
+            return await _keep_one(lane, payload, found)
+        looks += 1
+        if looks < len(SETTLE_OFFSETS) and lane.info.findable:
+            await sleep_until_due(clock, SETTLE_OFFSETS[looks] - SETTLE_OFFSETS[looks - 1])
+        elif running and not overdue(lost_at, lane.window, utc(clock)):
+            # A batch that may be this one has to end first. Whoever waits would wait for it just as long.
+            await sleep_until_due(clock, poll_delay(looks - len(SETTLE_OFFSETS), *SETTLE_INTERVALS))
+        elif proven:
+            return None
+        else:
+            raise CreateUnsettled(
+                lane.model.model_name,
+                f'The reply to the creation of a batch of {payload.count} requests was lost ({lost}), and the listing '
+                f'of {lane.info.title} cannot tell whether it exists. The requests are not sent again, as that could '
+                f'pay for them twice: {lane.where_to_look(payload)}.',
+            ) from lost
+
+
+async def _keep_one(lane: Lane, payload: Payload, found: list[Batch]) -> Batch:
+    """The oldest of the batches with one tag. Others, of a transport that repeats calls by itself, are cancelled."""
+    kept, *doubles = found
+    for double in doubles:
+        _log.warning('Batch %s is a second one of tag %s: cancelling it.', double.id, payload.tag)
+        with suppress(ModelAPIError):
+            await lane.cancel(double)
+    _log.warning('Batch %s carries the tag %s: it goes on.', kept.id, payload.tag)
+    return kept
 
 
 async def _discard(lane: Lane, payload: Payload) -> None:
@@ -132,11 +157,11 @@ async def _discard(lane: Lane, payload: Payload) -> None:
         await lane.discard(payload)
 
 
-async def clean_up(lane: Lane, batch: Batch) -> None:
+async def clean_up(lane: Lane, created: Batch, ended: Batch) -> None:
     """Delete the input of a batch that was read, without letting that delay anyone's answer for long."""
     with suppress(ModelAPIError, TimeoutError):
         async with asyncio.timeout(_CLEAN_UP_SECONDS):
-            await lane.clean_up(batch)
+            await lane.clean_up(created, ended)
 
 
 @dataclass
@@ -203,11 +228,16 @@ class BatchWatch:
             for reads in range(1, _MAX_READS + 1):
                 if await self._read(last=reads == _MAX_READS):
                     break
-            if ended and self._lacks_results():
-                # Its end can be seen before its results are there.
+            if ended and len(self._delivered) < counted(self.batch):
+                # Its end can be seen before its results are there, or before all of them are.
                 self.history.failed += 1
                 if self.history.failed <= MAX_FAILED_CHECKS:
                     return False
+                if not self._delivered:
+                    raise ResultsGone(
+                        self.lane.model.model_name,
+                        f'Batch {self.batch.id!r} has {counted(self.batch)} results, and not one of them can be read.',
+                    )
         except ModelAPIError as error:
             if self.history.tolerates(error, created_at=self.batch.created_at, now=utc(self.clock)):
                 _log.info('A check of batch %s failed and is made again: %s', self.batch.id, error)
@@ -268,13 +298,19 @@ class BatchWatch:
         self._delivered.add(result.custom_id)
         await self.deliver(result)
 
+    def delivered(self, custom_id: str) -> bool:
+        """Whether the request's result was handed over."""
+        return custom_id in self._delivered
+
     def missing(self, custom_id: str) -> BatchResult | NotRun:
         """What the end of the batch means for a request that no result was handed over for."""
+        if any(stray.keyless for stray in self.strays):
+            return NotRun(
+                f'Batch {self.batch.id!r} has results that do not say whose they are, and this request has none. It '
+                'was probably answered, and is not sent again by itself.',
+                again=False,
+            )
         return self.lane.unlisted(self.batch, custom_id)
-
-    def _lacks_results(self) -> bool:
-        """Whether not one result was read of a batch that has some by the provider's own count."""
-        return not self._delivered and not self.strays and counted(self.batch) > 0
 
     def _report_strays(self) -> None:
         if self.strays:

@@ -28,6 +28,9 @@ NEVER_SENT_DELAYS = (1.0, 5.0, 25.0)
 SETTLE_OFFSETS = (0.0, 5.0, 30.0, 120.0)
 """Seconds after a create's reply was lost at which the provider's listing is read for the batch."""
 
+SETTLE_INTERVALS = (timedelta(minutes=1), timedelta(minutes=10))
+"""The first and the longest interval at which a batch is looked for further that shows whose it is when it ends."""
+
 SETTLE_MARGIN = timedelta(minutes=5)
 """How far back before the create the listing is read, as the provider's clock may differ from ours."""
 

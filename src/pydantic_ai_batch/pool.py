@@ -131,6 +131,15 @@ class _Wait:
         self.futures.clear()
 
 
+@dataclass(frozen=True)
+class _Look:
+    """One check that several requests share, and the results it read."""
+
+    watch: job.BatchWatch
+    task: asyncio.Task[bool]
+    results: dict[str, BatchResult]
+
+
 class Pool:
     """Everything that the models of one `BatchModelRequests` share."""
 
@@ -172,7 +181,9 @@ class Pool:
         if any(loop.waits_for(key, custom_id) for loop in loops):
             return
         if (batch := self.give_up(lane, key, custom_id)) is not None:
-            await lane.cancel(batch)
+            # Entered, as the run that gives up may have left the model, and its client closed, by now.
+            async with lane.model:
+                await lane.cancel(batch)
 
     def give_up(self, lane: Lane, key: FlightKey, custom_id: str) -> Batch | None:
         """Record that nobody wants a request any more, and return its batch if that is to be cancelled now."""
@@ -192,7 +203,7 @@ class LoopPool:
         """How many `async with` blocks are open on this loop."""
         self._queues: dict[QueueKey, _Queue] = {}
         self._waits: dict[FlightKey, _Wait] = {}
-        self._looks: dict[FlightKey, asyncio.Task[tuple[job.BatchWatch, bool]]] = {}
+        self._looks: dict[FlightKey, _Look] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Queueing and submitting
@@ -260,6 +271,7 @@ class LoopPool:
             # A task that is cancelled before it starts runs no code of its own.
             for item in items:
                 if not item.placed.done():
+                    self.pool.report('withdrawn', queue.lane)
                     item.placed.set_exception(UserError(_CLOSED))
 
         task.add_done_callback(settle)
@@ -344,7 +356,7 @@ class LoopPool:
         return result or lane.unlisted(batch, custom_id)
 
     async def _poll(self, lane: Lane, key: FlightKey, batch: Batch, wait: _Wait) -> None:
-        """Check the batch for all who wait on it until its results are read."""
+        """Check the batch for all who wait on it until each has its result."""
         last: list[BatchResult] = []
 
         async def deliver(result: BatchResult) -> None:
@@ -355,17 +367,18 @@ class LoopPool:
             else:
                 self._hand_over(key, wait, result)
 
-        watch = self._watch(lane, key, batch, CheckHistory(), deliver)
         error: Exception | None = None
         try:
             async with lane.model:
-                done = False
-                while not done:
-                    await sleep_until_due(self.pool.clock, watch.delay)
-                    wait.checking = True
-                    done = await watch.look()
-                    wait.checking = False
-                await self._finish(lane, key, watch)
+                while wait.futures and not last:
+                    watch = self._watch(lane, key, batch, CheckHistory(), deliver)
+                    await self._until_read(watch, wait)
+                    batch = watch.batch
+                    for custom_id in list(wait.futures):
+                        # Whoever came to wait while the results were read may have missed theirs: they are read again.
+                        if not watch.delivered(custom_id):
+                            wait.resolve(custom_id, watch.missing(custom_id))
+                    await self._finish(lane, key, watch)
         except Exception as failure:
             error = failure
         finally:
@@ -375,8 +388,15 @@ class LoopPool:
             wait.resolve(result.custom_id, result)
         if error is not None:
             wait.fail(error)
-        for custom_id in list(wait.futures):
-            wait.resolve(custom_id, watch.missing(custom_id))
+
+    async def _until_read(self, watch: job.BatchWatch, wait: _Wait) -> None:
+        done = False
+        while not done:
+            if watch.batch.status != 'ended' or watch.history.polls:
+                await sleep_until_due(self.pool.clock, watch.delay)
+            wait.checking = True
+            done = await watch.look()
+            wait.checking = False
 
     def _hand_over(self, key: FlightKey, wait: _Wait | None, result: BatchResult) -> None:
         """Give a result to whoever waits for it here, or keep it for who asks later."""
@@ -399,8 +419,8 @@ class LoopPool:
 
     async def _finish(self, lane: Lane, key: FlightKey, watch: job.BatchWatch) -> None:
         """Note that all results of a batch were read, and delete the input that this process uploaded for it."""
-        if self.pool.flights.ended(key, watch.batch):
-            await job.clean_up(lane, watch.batch)
+        if (created := self.pool.flights.ended(key, watch.batch)) is not None:
+            await job.clean_up(lane, created, watch.batch)
 
     async def look(
         self, lane: Lane, key: FlightKey, submitted: Submitted, *, checked_at: datetime | None, history: CheckHistory
@@ -416,37 +436,47 @@ class LoopPool:
         flights, clock = self.pool.flights, self.pool.clock
         if (found := self._found(lane, key, submitted.custom_id)) is not None:
             return Looked(submitted.batch, utc(clock), found, history)
-        if (status := flights.status(key, newer_than=checked_at)) is not None:
+        if (status := flights.status(key, submitted.custom_id, newer_than=checked_at)) is not None:
             history.polls += 1
             history.answered(status[1])
             return Looked(*status, None, history)
-        task = self._looks.get(key)
-        if task is None:
-
-            async def deliver(result: BatchResult) -> None:
-                self._hand_over(key, self._waits.get(key), result)
-
-            watch = self._watch(lane, key, submitted.batch, history, deliver)
-            task = self._looks[key] = self._start(self._look(lane, key, watch))
-            task.add_done_callback(lambda _: self._looks.pop(key, None))
+        look = self._looks.get(key)
+        if look is None:
+            look = self._looks[key] = self._start_look(lane, key, submitted.batch, history)
         # Not awaited directly, as cancelling this run must not cancel the check that others share.
-        await asyncio.wait((task,))
-        if task.cancelled():
+        await asyncio.wait((look.task,))
+        if look.task.cancelled():
             raise UserError(_CLOSED)
-        if (error := task.exception()) is not None:
-            raise copy_of(error) if isinstance(error, Exception) else error
-        watch, done = task.result()
-        result = None
-        if done:
-            result = self._found(lane, key, submitted.custom_id) or watch.missing(submitted.custom_id)
+        watch = look.watch
+        flights.serve(key, submitted.custom_id)
+        # What was read counts, whatever became of the rest.
+        result = look.results.get(submitted.custom_id)
+        if result is None:
+            if (error := look.task.exception()) is not None:
+                raise copy_of(error) if isinstance(error, Exception) else error
+            if look.task.result():
+                return Looked(watch.batch, utc(clock), watch.missing(submitted.custom_id), watch.history)
         return Looked(watch.batch, utc(clock), result, watch.history)
 
-    async def _look(self, lane: Lane, key: FlightKey, watch: job.BatchWatch) -> tuple[job.BatchWatch, bool]:
-        async with lane.model:
-            done = await watch.look()
-            if done:
-                await self._finish(lane, key, watch)
-        return watch, done
+    def _start_look(self, lane: Lane, key: FlightKey, batch: Batch, history: CheckHistory) -> _Look:
+        results: dict[str, BatchResult] = {}
+
+        async def deliver(result: BatchResult) -> None:
+            # Kept for all who share the look, whatever has been evicted or taken by the time they come to read it.
+            results[result.custom_id] = result
+            self._hand_over(key, self._waits.get(key), result)
+
+        async def look() -> bool:
+            async with lane.model:
+                done = await watch.look()
+                if done:
+                    await self._finish(lane, key, watch)
+            return done
+
+        watch = self._watch(lane, key, batch, history, deliver)
+        task = self._start(look())
+        task.add_done_callback(lambda _: self._looks.pop(key, None))
+        return _Look(watch, task, results)
 
     # Ending
 
@@ -462,6 +492,7 @@ class LoopPool:
                 queue.timer.cancel()
             for item in queue.items:
                 if not item.placed.done():
+                    self.pool.report('withdrawn', queue.lane)
                     item.placed.set_exception(UserError(_CLOSED))
         waits, self._waits = self._waits, {}
         for (_, _, batch_id), wait in waits.items():

@@ -92,10 +92,10 @@ class TerminalProgress:
         for batch in self._shown():
             table.add_row(
                 Text(batch.batch.id, style='dim', overflow='ellipsis', no_wrap=True),
-                batch.batch.model_name,
+                Text(batch.batch.model_name),
                 ProgressBar(total=max(1, batch.submitted), completed=_processed(batch), width=24),
                 f'{_processed(batch)}/{batch.submitted}',
-                _status(batch),
+                Text(_status(batch)),
             )
         return Group(head, table)
 
@@ -117,6 +117,7 @@ class TerminalProgress:
             self.console.print(
                 f'batch {batch.batch.id}: {batch.submitted} requests of {batch.batch.model_name} submitted',
                 highlight=False,
+                markup=False,
                 soft_wrap=True,
             )
         elif batch is not None and batch.done and not was_done:
@@ -124,6 +125,7 @@ class TerminalProgress:
                 f'batch {batch.batch.id}: {batch.answered} answered, {batch.failed} failed, '
                 f'{batch.resubmitted} resubmitted' + (f', {batch.left} left for later' if batch.left else ''),
                 highlight=False,
+                markup=False,
                 soft_wrap=True,
             )
 

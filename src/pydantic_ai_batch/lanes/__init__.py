@@ -5,19 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, cast
 
 from pydantic_ai.models import Model
-from pydantic_ai.models.wrapper import WrapperModel
 
 from pydantic_ai_batch.codec import NativeCodec
 from pydantic_ai_batch.exceptions import LaneNotBuilt, NoBatchLane
+from pydantic_ai_batch.per_model import innermost
+from pydantic_ai_batch.replay import ReplayCodec
 
-from . import openai
+from . import anthropic, google, native, openai
 from .base import Lane, LaneInfo
 
 __all__ = ('LANES', 'Lane', 'LaneInfo', 'lane_for')
 
-LANES: Mapping[str, LaneInfo] = MappingProxyType({openai.INFO.name: openai.INFO})
+LANES: Mapping[str, LaneInfo] = MappingProxyType(
+    {info.name: info for info in (openai.INFO, anthropic.INFO, google.INFO, native.INFO)}
+)
 """What is known about every lane, by its name."""
 
 
@@ -28,37 +32,65 @@ def lane_for(model: Model) -> Lane:
         model: The model, which may be wrapped, as for instrumentation.
 
     Raises:
-        NoBatchLane: The provider has no batch API, or not for this model.
+        NoBatchLane: The provider has no batch API, or not for this model. The message says why.
         LaneNotBuilt: It has one that this package does not serve yet.
     """
-    inner = model
-    while isinstance(inner, WrapperModel):
-        inner = inner.wrapped
-    if _is_a(inner, 'pydantic_ai.models.openai', 'OpenAIResponsesModel'):
-        if model.batch_max_requests is None:
-            raise NoBatchLane(
-                f'Model {model.model_id!r} cannot be batched: its profile says that its endpoint has no batch API '
-                '(`openai_supports_batch_api`), or only streams. If it has one, set the flag with `profile=` on the '
-                'model.'
-            )
-        return openai.OpenAILane(model, NativeCodec())
+    inner = innermost(model)
     if _is_a(inner, 'pydantic_ai.models.fallback', 'FallbackModel'):
         raise NoBatchLane(
             'A `FallbackModel` cannot be batched, as its models are tried one after another while the request waits: '
             'use one of them, or the `ModelFallback` capability.'
         )
-    if model.batch_max_requests is not None:
-        raise LaneNotBuilt(
-            f'Model {model.model_id!r} has a batch API, which `pydantic-ai-batch` does not serve yet. It serves: '
-            f'{", ".join(info.models for info in LANES.values())}.'
+    if _is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel'):
+        return _chat_lane(model, inner)
+    if model.batch_max_requests is None:
+        raise _no_lane(inner)
+    if _is_a(inner, 'pydantic_ai.models.openai', 'OpenAIResponsesModel'):
+        return openai.OpenAILane(model, NativeCodec())
+    if _is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
+        return anthropic.AnthropicLane(model, NativeCodec())
+    if _is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
+        return google.GoogleLane(model, NativeCodec())
+    return native.NativeLane(model, NativeCodec())
+
+
+def _chat_lane(model: Model, inner: Model) -> Lane:
+    supports = cast('dict[str, Any]', inner.profile).get('openai_supports_batch_api', False)
+    if not (supports and _is_a(inner.provider, 'pydantic_ai.providers.openai', 'OpenAIProvider')):
+        raise _no_lane(inner)
+    if openai.responses_twin(inner).batch_max_requests is None:
+        raise _no_lane(inner)
+    return openai.OpenAILane(model, ReplayCodec(openai.chat_group), openai.CHAT_COMPLETIONS)
+
+
+def _no_lane(inner: Model) -> NoBatchLane:
+    """Why a model has no lane, and what may be done about it."""
+    model_id, provider = inner.model_id, inner.system
+    if _is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
+        client = type(cast('Any', inner).client).__name__
+        return NoBatchLane(
+            f'Model {model_id!r} cannot be batched: Message Batches are served by the Claude API itself, and not to '
+            f'an `{client}`.'
         )
-    raise NoBatchLane(
-        f'Model {model.model_id!r} cannot be batched: `{type(inner).__name__}` has no batch API here. There is one for '
-        f'{", ".join(info.models for info in LANES.values())}.'
+    if _is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
+        return LaneNotBuilt(
+            f'Model {model_id!r} is on Google Cloud, whose batch jobs `pydantic-ai-batch` does not serve yet: use the '
+            'Gemini API.'
+        )
+    if _is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
+        return NoBatchLane(
+            f'Model {model_id!r} cannot be batched through {provider!r}: `pydantic-ai-batch` serves `OpenAIProvider`, '
+            'whatever its `base_url`, where the profile of the model has `openai_supports_batch_api`. Set that flag '
+            'with `profile=` on the model if its endpoint has `/files` and `/batches`.'
+        )
+    return NoBatchLane(
+        f'Model {model_id!r} cannot be batched: `{type(inner).__name__}` has no batch API here. There is one for '
+        f'{"; ".join(info.models for info in LANES.values())}.'
     )
 
 
-def _is_a(model: Model, module: str, name: str) -> bool:
-    """Whether a model is of a class, without importing the module, and with it the SDK, that defines it."""
-    cls = getattr(sys.modules.get(module), name, None)
-    return cls is not None and isinstance(model, cls)
+def _is_a(thing: object, module: str, *names: str) -> bool:
+    """Whether something is of a class, without importing the module, and with it the SDK, that defines it."""
+    home = sys.modules.get(module)
+    classes = tuple(cls for name in names if (cls := getattr(home, name, None)) is not None)
+    return isinstance(thing, classes)

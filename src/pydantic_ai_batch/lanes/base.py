@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import base64
+import logging
 import secrets
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import IO, Any, ClassVar, Self
+from typing import IO, Any, ClassVar, Self, cast
 
+from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
 from pydantic_ai_batch.codec import Codec
+from pydantic_ai_batch.exceptions import ResultIntegrityError
+
+from .lines import Stray, list_of_objects
+
+_log = logging.getLogger('pydantic_ai_batch')
+_unknown_statuses: set[tuple[str, str]] = set()
 
 TAG_KEY = 'pydantic_ai_batch'
 """The name under which a batch's tag stands in the metadata that a provider keeps with the batch."""
@@ -24,7 +33,7 @@ TAG_KEY = 'pydantic_ai_batch'
 _SPOOL_BYTES = 32_000_000
 """The size above which a payload is kept in a temporary file, so that a full batch of 200 MB is not held in memory."""
 
-_WIRE_ID_WIDTH = 28
+WIRE_ID_WIDTH = 28
 """The longest wire ID: a tag, a hyphen and up to seven digits. Sizes are counted with it before numbers are given."""
 
 
@@ -66,17 +75,17 @@ class LaneInfo:
     transport: str
     """How requests get to the provider: `file` or `inline`."""
 
-    max_requests: int
+    max_requests: int | None
     """The most requests in one batch."""
 
-    max_bytes: int
+    max_bytes: int | None
     """The most bytes of requests in one batch, as encoded."""
 
     models_per_batch: int | None
     """How many models one batch may mix; `0` for any number."""
 
     windows: tuple[timedelta, ...]
-    """The completion windows that can be asked for; the first is the one used."""
+    """The windows that a batch is given to end in; the first is the one used."""
 
     expires: bool
     """Whether a batch ends when its window has passed, whatever was finished by then."""
@@ -89,6 +98,9 @@ class LaneInfo:
 
     tag_field: str | None
     """Where a batch carries our tag, which finds it again if the reply to its creation is lost."""
+
+    findable: bool
+    """Whether a batch can be looked for, by its tag or otherwise."""
 
     listing_proves_absence: bool
     """Whether a listing without our tag proves that no batch was made, so that the create may be sent again."""
@@ -104,24 +116,13 @@ class LaneInfo:
 
 
 @dataclass(frozen=True)
-class Stray:
-    """A line of a result file that is no request's result."""
-
-    reason: str
-    """What is wrong with it."""
-
-    line: str
-    """The line: whole if it can be told whose it was, else cut to a few hundred characters."""
-
-    custom_id: str | None = None
-    """Whose result the line was, where it is too damaged to be read but says so."""
-
-
-@dataclass(frozen=True)
 class NotRun:
-    """Why a batch that ended has no result for a request, which another batch may well answer."""
+    """Why a batch that ended has no result for a request."""
 
     reason: str
+
+    again: bool = True
+    """Whether another batch may well answer it. It may not where the answer is there and cannot be told apart."""
 
 
 class NotCreated(Exception):
@@ -135,6 +136,28 @@ class ListingIncomplete(Exception):
     """The provider's listing could not be read far enough back to tell whether a batch exists."""
 
 
+UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+"""The time of a batch's creation where the provider gives none that can be read."""
+
+
+def listed_batches(data: Any) -> list[dict[str, Any]]:
+    """The batches of a page of a listing.
+
+    Raises:
+        ListingIncomplete: It is no list of batches. A page that says nothing must not prove that there is no batch.
+    """
+    items = list_of_objects(data)
+    if not isinstance(data, list) or len(items) != len(cast('list[Any]', data)):
+        raise ListingIncomplete('The provider answered with something that is no listing.')
+    if not all(isinstance(item.get('id'), str) and item['id'] for item in items):
+        raise ListingIncomplete('The provider listed batches without IDs.')
+    return items
+
+
+class Undecided(Exception):
+    """A batch that may be the one looked for is running, and shows whose it is only when it has ended."""
+
+
 class Payload:
     """The encoded requests of one batch, in the provider's own framing, on their way to it.
 
@@ -146,6 +169,8 @@ class Payload:
         self.tag = tag or new_tag()
         self.group = group
         self.count = 0
+        self.size = len(lane.prefix) + len(lane.suffix)
+        """Its bytes so far, as they are sent."""
         self.receipt: dict[str, Any] = {}
         """What the lane did for this payload so far, such as the file it uploaded, so that no step is done twice."""
         self._lane = lane
@@ -156,9 +181,11 @@ class Payload:
     def add(self, body: bytes) -> str:
         """Add a request's encoded body, and return its ID on the wire."""
         wire_id = f'{self.tag}-{self.count}'
+        framed = self._lane.frame(wire_id, body)
         if self.count:
-            self._file.write(self._lane.separator)
-        self._file.write(self._lane.frame(wire_id, body))
+            framed = self._lane.separator + framed
+        self._file.write(framed)
+        self.size += len(framed)
         self.count += 1
         return wire_id
 
@@ -204,12 +231,12 @@ class Lane(ABC):
     @property
     def max_requests(self) -> int:
         """The most requests in one batch of this model."""
-        return self.info.max_requests
+        return self.info.max_requests or sys.maxsize
 
     @property
     def max_bytes(self) -> int:
         """The most bytes of requests in one batch of this model."""
-        return self.info.max_bytes
+        return self.info.max_bytes or sys.maxsize
 
     @property
     def window(self) -> timedelta | None:
@@ -230,7 +257,7 @@ class Lane(ABC):
 
     def request_size(self, body: bytes) -> int:
         """The bytes that a request adds to a batch."""
-        return len(self.frame('x' * _WIRE_ID_WIDTH, body)) + len(self.separator)
+        return len(self.frame('x' * WIRE_ID_WIDTH, body)) + len(self.separator)
 
     @abstractmethod
     def frame(self, custom_id: str, body: bytes) -> bytes:
@@ -267,16 +294,34 @@ class Lane(ABC):
 
         Raises:
             ListingIncomplete: The listing ended before that time was reached.
+            Undecided: A batch may be one of them, which shows only when it has ended.
         """
 
     async def discard(self, payload: Payload) -> None:
         """Delete what was uploaded for a payload that no batch was made of; nothing, where a lane uploads nothing."""
         return
 
-    async def clean_up(self, batch: Batch) -> None:
-        """Delete the input of a batch that this process created, once all its requests were run."""
+    async def clean_up(self, created: Batch, ended: Batch) -> None:
+        """Delete the input of a batch that this process created, once all its requests were run.
+
+        Args:
+            created: The batch as this process created it, which alone says what may be deleted.
+            ended: The batch as it is now.
+        """
         return
 
     def where_to_look(self, payload: Payload) -> str:
         """How a person finds the batch of `payload` at the provider."""
         return f'look for a batch with `{self.info.tag_field}` `{TAG_KEY}` = `{payload.tag}`'
+
+    def log_unknown_status(self, batch_id: str, word: str) -> None:
+        """Say, once for each word, that a provider uses a status that is not known."""
+        if (self.info.name, word) not in _unknown_statuses:
+            _unknown_statuses.add((self.info.name, word))
+            _log.warning('Batch %s has the status %r, which is not known: it counts as running.', batch_id, word)
+
+
+def not_run(model: Model, result: NotRun) -> ModelAPIError:
+    """The error of a request that its batch ended without a result for."""
+    error_class = ModelAPIError if result.again else ResultIntegrityError
+    return error_class(model.model_name, result.reason)

@@ -6,10 +6,12 @@ their errors need fewer words. Status and provider code decide the category, as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from pydantic_ai.exceptions import (
+    ModelAPIError,
     ModelAuthenticationError,
     ModelConnectionError,
     ModelHTTPError,
@@ -22,9 +24,14 @@ from pydantic_ai.exceptions import (
     ModelTimeoutError,
     ModelUnavailableError,
     TransportPhase,
+    UserError,
 )
 
-_QUOTA_CODES = frozenset({'insufficient_quota', 'billing_hard_limit_reached', 'billing_error'})
+from .lines import parse_object
+
+_QUOTA_CODES = frozenset(
+    {'insufficient_quota', 'billing_hard_limit_reached', 'billing_error', 'enforced_spend_limit_reached'}
+)
 
 _PHASES: dict[str, TransportPhase] = {
     'PoolTimeout': 'pool',
@@ -57,7 +64,7 @@ def http_error(
 ) -> ModelHTTPError:
     """The error for an HTTP error status of a batch API's call, in the category the framework gives a live one."""
     error = error_object(body)
-    code, error_type = _text(error.get('code')), _text(error.get('type'))
+    code, error_type = _text(error.get('code')) or _text(error.get('error_code')), _text(error.get('type'))
     if status_code in (401, 403):
         category = ModelAuthenticationError
     elif status_code == 404:
@@ -88,6 +95,44 @@ def http_error(
     )
 
 
+@contextmanager
+def sdk_errors(
+    sdk: Any, model_name: str, *, hint: Callable[[int, Any], str | None] = lambda status, body: None
+) -> Generator[None]:
+    """Raise the framework's errors for those of an SDK of the family that OpenAI's and Anthropic's are of.
+
+    Args:
+        sdk: The SDK's package, with its exception classes.
+        model_name: The model the call is made for.
+        hint: Says, for a status and a body, what may help, if anything.
+    """
+    import httpx2
+
+    try:
+        yield
+    except sdk.APIStatusError as error:
+        raise http_error(
+            model_name,
+            error.status_code,
+            error.body,
+            headers=dict(error.response.headers),
+            hint=hint(error.status_code, error.body),
+        ) from error
+    except sdk.APIConnectionError as error:
+        raise connection_error(model_name, error) from error
+    except sdk.APIError as error:
+        raise ModelAPIError(model_name, error.message) from error
+    except httpx2.HTTPStatusError as error:
+        # A retrying transport of the user's raises this itself for a status that it gave up on.
+        raise http_error(model_name, error.response.status_code, None, headers=dict(error.response.headers)) from error
+    except (ModelAPIError, UserError):
+        raise
+    except Exception as error:
+        # What breaks while a body is streamed reaches us as the transport raised it, and a transport of the user's may
+        # raise anything. Whatever it is, nobody knows what the provider did.
+        raise connection_error(model_name, error) from error
+
+
 def connection_error(model_name: str, error: BaseException) -> ModelConnectionError:
     """The error for a transport that failed, with the phase in which it did.
 
@@ -105,6 +150,24 @@ def connection_error(model_name: str, error: BaseException) -> ModelConnectionEr
     timed_out = 'Timeout' in type(cause or error).__name__
     error_class = ModelTimeoutError if timed_out else ModelConnectionError
     return error_class(model_name, str(error) or type(error).__name__, phase=phase)
+
+
+def shown_url(url: str | None) -> str:
+    """A URL without the user and password that may stand in it."""
+    scheme, separator, rest = str(url or '').partition('://')
+    authority, slash, path = rest.partition('/')
+    return f'{scheme}{separator}{authority.rpartition("@")[2]}{slash}{path}'
+
+
+def json_object(model_name: str, content: bytes) -> Mapping[str, Any]:
+    """The JSON object that a reply is.
+
+    Raises:
+        ModelConnectionError: It is none, which says nothing about what was done.
+    """
+    if (found := parse_object(content)) is None:
+        raise unreadable(model_name, 'something that is no JSON object')
+    return found
 
 
 def unreadable(model_name: str, what: str) -> ModelConnectionError:

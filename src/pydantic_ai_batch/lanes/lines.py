@@ -1,4 +1,4 @@
-"""Reads result files line by line as their bytes arrive, whatever is in them.
+"""Reads what providers send, whatever is in it: result files line by line as their bytes arrive, and odd JSON.
 
 A line ends at a newline byte and nowhere else: JSON strings may hold raw U+2028, U+0085 and other characters that
 Unicode, and Python's `splitlines`, take for line ends.
@@ -9,13 +9,34 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from pydantic_core import from_json, to_json
 
-from .base import Stray
-
 _SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A line of a result file that is no request's result."""
+
+    reason: str
+    """What is wrong with it."""
+
+    line: str
+    """The line: whole if it can be told whose it was, else cut to a few hundred characters."""
+
+    custom_id: str | None = None
+    """Whose result the line was, where it is too damaged to be read but says so."""
+
+    keyless: bool = False
+    """Whether it is a result, and only says not whose: an answer that was paid for and that nobody can be given."""
+
+
+_NANOSECONDS = re.compile(r'(\.\d{6})\d+')
 _BOM = b'\xef\xbb\xbf'
 
 
@@ -50,6 +71,30 @@ def parse_object(line: bytes) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return cast('Mapping[str, Any]', value) if isinstance(value, dict) else None
+
+
+def object_in(value: Any, name: str) -> dict[str, Any]:
+    """The object under a name in an object; empty if either is none."""
+    inner = cast('Mapping[str, Any]', value).get(name) if isinstance(value, Mapping) else None
+    return cast('dict[str, Any]', inner) if isinstance(inner, dict) else {}
+
+
+def list_of_objects(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list; empty if it is none."""
+    if not isinstance(value, list):
+        return []
+    return [cast('dict[str, Any]', item) for item in cast('list[Any]', value) if isinstance(item, dict)]
+
+
+def parse_time(value: Any) -> datetime | None:
+    """A time given in seconds since the epoch, or as ISO 8601 text with up to nanoseconds."""
+    with suppress(ValueError, OverflowError, OSError):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, tz=UTC)
+        if isinstance(value, str):
+            time = datetime.fromisoformat(_NANOSECONDS.sub(r'\1', value))
+            return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return None
 
 
 def parse_json(text: bytes | str) -> Any:

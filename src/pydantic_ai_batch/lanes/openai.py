@@ -7,27 +7,50 @@ bodies as JSON in a string, errors as plain text.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import contextmanager, suppress
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
-from pydantic_ai.models import check_allow_model_requests, get_user_agent
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.models import Model, check_allow_model_requests, get_user_agent
 from pydantic_ai.models.batch import Batch, BatchResult, BatchStatus
 
 from pydantic_ai_batch import compat
+from pydantic_ai_batch.codec import NativeCodec
+from pydantic_ai_batch.per_model import PerModel, innermost
 
-from .base import TAG_KEY, Lane, LaneInfo, ListingIncomplete, NotCreated, NotRun, Payload, Stray, file_name, line_number
-from .errors import connection_error, error_object, http_error, unreadable
-from .lines import damaged, dump_json, parse_json, parse_object, split_lines, stray
+from .base import (
+    TAG_KEY,
+    UNKNOWN_TIME,
+    Lane,
+    LaneInfo,
+    ListingIncomplete,
+    NotCreated,
+    NotRun,
+    Payload,
+    Stray,
+    file_name,
+    line_number,
+    listed_batches,
+)
+from .errors import error_object, json_object, sdk_errors, shown_url, unreadable
+from .lines import (
+    damaged,
+    dump_json,
+    list_of_objects,
+    object_in,
+    parse_json,
+    parse_object,
+    parse_time,
+    split_lines,
+    stray,
+)
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-_log = logging.getLogger('pydantic_ai_batch')
 
 _STATUSES: dict[str, BatchStatus] = {
     'validating': 'in_progress',
@@ -49,8 +72,8 @@ _MAX_PAGES = 100
 INFO = LaneInfo(
     name='openai',
     title='OpenAI Batch API',
-    models='`OpenAIResponsesModel`',
-    endpoints=('/v1/responses',),
+    models='`OpenAIResponsesModel`, `OpenAIChatModel` with `OpenAIProvider`',
+    endpoints=('/v1/responses', '/v1/chat/completions'),
     transport='file',
     max_requests=50_000,
     max_bytes=200_000_000,
@@ -60,6 +83,7 @@ INFO = LaneInfo(
     results_kept=timedelta(days=30),
     discount=0.5,
     tag_field='metadata',
+    findable=True,
     listing_proves_absence=True,
     ordered=False,
     cancellable=True,
@@ -74,6 +98,7 @@ INFO = LaneInfo(
         'results_kept': 'documentation: OpenAI batch guide, 30 days after completion',
         'discount': 'documentation: OpenAI batch guide',
         'tag_field': 'spec: openai-openapi, August 2026',
+        'findable': "spec: the listing shows a batch's metadata",
         'listing_proves_absence': 'spec: the listing returns every batch with its metadata',
         'ordered': 'documentation: OpenAI batch guide',
         'cancellable': 'spec: openai-openapi, August 2026',
@@ -81,12 +106,38 @@ INFO = LaneInfo(
 )
 
 
+RESPONSES = '/v1/responses'
+CHAT_COMPLETIONS = '/v1/chat/completions'
+
+_twins: PerModel[Model] = PerModel()
+
+
+def responses_twin(model: Model) -> Model:
+    """The model of the same name on the Responses API through the same provider.
+
+    The framework batches that one, and so knows for it what it does not say for a chat model: whether the provider has
+    a batch API, whether the credential may change from call to call, and a digest of it.
+    """
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+
+    inner = innermost(model)
+    if (twin := _twins.get(inner)) is None:
+        twin = _twins.keep(inner, OpenAIResponsesModel(inner.model_name, provider=cast('Any', inner.provider)))
+    return twin
+
+
+async def chat_group(model: Model) -> str:
+    """The group key of a chat model's requests: that of its twin, told apart by the endpoint, which a file is for."""
+    group = compat.group_of(await NativeCodec().group(responses_twin(model)))
+    return json.dumps({**group, 'url': CHAT_COMPLETIONS}, sort_keys=True)
+
+
 @dataclass
 class OpenAILane(Lane):
     """The lane of OpenAI's own endpoint, and of servers that speak its language."""
 
     info: ClassVar[LaneInfo] = INFO
-    endpoint: str = '/v1/responses'
+    endpoint: str = RESPONSES
 
     @property
     def client(self) -> AsyncOpenAI:
@@ -119,7 +170,9 @@ class OpenAILane(Lane):
                 metadata={TAG_KEY: payload.tag},
                 extra_headers=_headers(),
             )
-        return self._batch(self._object(response.http_response.content), payload.group, payload.count)
+        return self._batch(
+            json_object(self.model.model_name, response.http_response.content), payload.group, payload.count
+        )
 
     async def _upload(self, payload: Payload) -> str:
         with self._errors('/files'):
@@ -128,7 +181,7 @@ class OpenAILane(Lane):
                 purpose='batch',
                 extra_headers=_headers(),
             )
-        file_id = self._object(response.http_response.content).get('id')
+        file_id = json_object(self.model.model_name, response.http_response.content).get('id')
         if not isinstance(file_id, str) or not file_id:
             raise unreadable(self.model.model_name, 'a file without an ID')
         return file_id
@@ -138,7 +191,7 @@ class OpenAILane(Lane):
         check_allow_model_requests()
         with self._errors('/batches'):
             response = await self.client.batches.with_raw_response.retrieve(batch.id, extra_headers=_headers())
-        found = self._object(response.http_response.content)
+        found = json_object(self.model.model_name, response.http_response.content)
         return self._batch({**found, 'id': batch.id}, batch.group, batch.request_count, created_at=batch.created_at)
 
     async def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
@@ -189,7 +242,9 @@ class OpenAILane(Lane):
         check_allow_model_requests()
         with self._errors('/batches'):
             response = await self.client.batches.with_raw_response.cancel(batch.id, extra_headers=_headers())
-        return self._batch(self._object(response.http_response.content), batch.group, batch.request_count)
+        return self._batch(
+            json_object(self.model.model_name, response.http_response.content), batch.group, batch.request_count
+        )
 
     async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag, or made of its file, newest page first."""
@@ -200,23 +255,21 @@ class OpenAILane(Lane):
             query: dict[str, Any] = {'limit': _PAGE} if after is None else {'limit': _PAGE, 'after': after}
             with self._errors('/batches'):
                 response = await self.client.batches.with_raw_response.list(extra_headers=_headers(), **query)
-            page = self._object(response.http_response.content)
-            batches = [cast('dict[str, Any]', item) for item in page.get('data') or () if isinstance(item, dict)]
+            page = json_object(self.model.model_name, response.http_response.content)
+            batches = listed_batches(page.get('data'))
             found += [self._batch(item, payload.group, payload.count) for item in batches if self._is_of(item, payload)]
-            last = batches[-1] if batches else None
-            if last is None or not page.get('has_more') or not isinstance(last.get('id'), str):
+            if not batches or not page.get('has_more'):
                 break
-            if (created := _time(last.get('created_at'))) is not None and created < since:
+            if (created := parse_time(batches[-1].get('created_at'))) is not None and created < since:
                 break
-            after = last['id']
+            after = batches[-1]['id']
         else:
             raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
         return sorted(found, key=lambda batch: batch.created_at)
 
     @staticmethod
     def _is_of(item: Mapping[str, Any], payload: Payload) -> bool:
-        metadata = item.get('metadata')
-        if isinstance(metadata, dict) and cast('dict[str, Any]', metadata).get(TAG_KEY) == payload.tag:
+        if object_in(item, 'metadata').get(TAG_KEY) == payload.tag:
             return True
         # A server may drop the metadata; the file was uploaded for this payload alone.
         file_id = payload.receipt.get('input_file_id')
@@ -227,10 +280,10 @@ class OpenAILane(Lane):
         if (file_id := payload.receipt.pop('input_file_id', None)) is not None:
             await self._delete(file_id)
 
-    async def clean_up(self, batch: Batch) -> None:
+    async def clean_up(self, created: Batch, ended: Batch) -> None:
         """Delete the input file of a batch whose requests were all run."""
-        details = batch.provider_details or {}
-        if details.get('status') == 'completed' and isinstance(file_id := details.get('input_file_id'), str):
+        file_id = (created.provider_details or {}).get('input_file_id')
+        if (ended.provider_details or {}).get('status') == 'completed' and isinstance(file_id, str) and file_id:
             await self._delete(file_id)
 
     async def _delete(self, file_id: str) -> None:
@@ -245,7 +298,7 @@ class OpenAILane(Lane):
             raise unreadable(self.model.model_name, 'a batch without an ID')
         word = item.get('status')
         status = word.lower() if isinstance(word, str) else 'in_progress'
-        counts = {name: count for name, count in _mapping(item.get('request_counts')).items() if isinstance(count, int)}
+        counts = {name: count for name, count in object_in(item, 'request_counts').items() if isinstance(count, int)}
         details: dict[str, Any] = {'status': status, 'input_file_id': item.get('input_file_id') or ''}
         for name in ('output_file_id', 'error_file_id'):
             if isinstance(file_id := item.get(name), str) and file_id:
@@ -256,7 +309,7 @@ class OpenAILane(Lane):
             details['request_counts'] = counts
         known = _STATUSES.get(status)
         if known is None:
-            _log.warning('Batch %s has the status %r, which is not known: it counts as running.', batch_id, status)
+            self.log_unknown_status(batch_id, status)
             known = 'ended' if _seems_over(item, counts) else 'in_progress'
         return Batch(
             id=batch_id,
@@ -264,69 +317,37 @@ class OpenAILane(Lane):
             provider_name=self.model.system,
             group=group,
             status=known,
-            created_at=_time(item.get('created_at')) or created_at or datetime.now(tz=UTC),
+            created_at=created_at or parse_time(item.get('created_at')) or UNKNOWN_TIME,
             request_count=counts.get('total') or request_count,
             provider_details=details,
         )
 
-    def _object(self, content: bytes) -> dict[str, Any]:
-        found = parse_object(content)
-        if found is None:
-            raise unreadable(self.model.model_name, 'something that is no JSON object')
-        return dict(found)
-
-    @contextmanager
-    def _errors(self, resource: str) -> Generator[None]:
+    def _errors(self, resource: str) -> AbstractContextManager[None]:
         """Raise the framework's errors for those of the SDK and the transport below it."""
-        import httpx2
-        from openai import APIConnectionError, APIError, APIStatusError
+        import openai
 
-        name = self.model.model_name
-        try:
-            yield
-        except APIStatusError as error:
-            raise self._status_error(error.status_code, error.body, error.response.headers, resource) from error
-        except APIConnectionError as error:
-            raise connection_error(name, error) from error
-        except APIError as error:
-            raise ModelAPIError(name, error.message) from error
-        except httpx2.HTTPStatusError as error:
-            # A retrying transport of the user's raises this itself for a status that it gave up on.
-            raise self._status_error(error.response.status_code, None, error.response.headers, resource) from error
-        except httpx2.HTTPError as error:
-            # What breaks while a body is streamed reaches us as the transport raised it.
-            raise connection_error(name, error) from error
+        def hint(status: int, body: Any) -> str | None:
+            if status == 405 or (status == 404 and not error_object(body).get('message')):
+                return f'The server at {shown_url(self.model.base_url)} may have no `{resource}`, which batches need.'
+            return None
 
-    def _status_error(self, status: int, body: Any, headers: Mapping[str, str], resource: str) -> ModelHTTPError:
-        hint = None
-        error = error_object(body)
-        if status == 405 or (status == 404 and not error.get('message')):
-            hint = f'The server at {self.model.base_url} may have no `{resource}`, which batches need.'
-        return http_error(self.model.model_name, status, body, headers=dict(headers), hint=hint)
+        return sdk_errors(openai, self.model.model_name, hint=hint)
 
 
 def _headers() -> dict[str, str]:
     return {'User-Agent': get_user_agent()}
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast('dict[str, Any]', value) if isinstance(value, dict) else {}
-
-
 def _errors_of(value: Any) -> list[dict[str, Any]]:
     """The errors of a batch, which come as a list or as an object that holds one."""
-    errors = _mapping(value).get('data') if isinstance(value, dict) else value
-    if not isinstance(errors, list):
-        return []
-    return [
-        {name: field for name, field in cast('dict[str, Any]', error).items() if field is not None}
-        for error in cast('list[Any]', errors)
-        if isinstance(error, dict)
-    ]
+    errors = list_of_objects(value) or list_of_objects(object_in({'errors': value}, 'errors').get('data'))
+    return [{name: field for name, field in error.items() if field is not None} for error in errors]
 
 
 def _line(error: Mapping[str, Any]) -> int | None:
     line = error.get('line')
+    if isinstance(line, str) and line.isdecimal():
+        return int(line)
     return line if isinstance(line, int) else None
 
 
@@ -336,17 +357,6 @@ def _seems_over(item: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
         return True
     total = counts.get('total', 0)
     return total > 0 and counts.get('completed', 0) + counts.get('failed', 0) >= total
-
-
-def _time(value: Any) -> datetime | None:
-    """A time given in seconds since the epoch or as ISO 8601 text."""
-    with suppress(ValueError, OverflowError, OSError):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value, tz=UTC)
-        if isinstance(value, str):
-            time = datetime.fromisoformat(value)
-            return time if time.tzinfo else time.replace(tzinfo=UTC)
-    return None
 
 
 def _read_line(line: bytes) -> BatchResult | Stray:
@@ -366,7 +376,7 @@ def _read_line(line: bytes) -> BatchResult | Stray:
 def _read_response(custom_id: str, response: dict[str, Any], error: Any) -> BatchResult:
     body = response.get('body')
     if isinstance(body, str):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             body = parse_json(body)
     status_code = response.get('status_code')
     if isinstance(status_code, str) and status_code.isdecimal():
@@ -376,12 +386,12 @@ def _read_response(custom_id: str, response: dict[str, Any], error: Any) -> Batc
     if 200 <= status_code < 300:
         return BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(body))
     if body is None and error:
-        body = {'error': _mapping(error) or {'message': str(error)}}
+        body = {'error': object_in({'error': error}, 'error') or {'message': str(error)}}
     return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, body))
 
 
 def _read_error(custom_id: str, error: Any) -> BatchResult:
-    details: dict[str, Any] = _mapping(error) or {'message': str(error) if error else 'The provider gave no reason.'}
+    details = object_in({'error': error}, 'error') or {'message': str(error or 'The provider gave no reason.')}
     code = details.get('code')
     if isinstance(code, str) and (unrun := _UNRUN_CODES.get(code)):
         return BatchResult(custom_id=custom_id, status=cast('Any', unrun))

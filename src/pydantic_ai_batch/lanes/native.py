@@ -1,0 +1,126 @@
+"""Any other model with the framework's public `batch_*` methods, such as `TestModel`, `FunctionModel` and users' own.
+
+What such a model does behind those methods is its own affair, so nothing is known of its provider: a batch cannot be
+looked for, and a lost reply cannot be settled.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from pydantic_ai.models.batch import Batch, BatchResult, EncodedBatchRequest
+
+from pydantic_ai_batch.per_model import PerModel
+
+from .base import WIRE_ID_WIDTH, Lane, LaneInfo, ListingIncomplete, NotRun, Payload, Stray
+
+INFO = LaneInfo(
+    name='native',
+    title="the model's own batch methods",
+    models='every other model with `batch_*` methods, such as `TestModel` and `FunctionModel`',
+    endpoints=(),
+    transport="the model's own",
+    max_requests=None,
+    max_bytes=None,
+    models_per_batch=None,
+    windows=(),
+    expires=False,
+    results_kept=None,
+    discount=None,
+    tag_field=None,
+    findable=False,
+    listing_proves_absence=False,
+    ordered=False,
+    cancellable=True,
+    sources={
+        'endpoints': "the framework's `Model.batch_create` takes none",
+        'transport': "the framework's `Model.batch_create`",
+        'windows': "the framework's `Model` tells none",
+        'expires': "the framework's `Model` tells nothing",
+        'findable': "the framework's `Model` has no listing",
+        'listing_proves_absence': "the framework's `Model` has no listing",
+        'ordered': "the framework's `Model.batch_results` promises none",
+        'cancellable': "the framework's `Model.batch_cancel`",
+    },
+)
+
+_groups: PerModel[str] = PerModel()
+
+
+@dataclass
+class NativeLane(Lane):
+    """The lane of a model that brings its own batch API."""
+
+    info: ClassVar[LaneInfo] = INFO
+
+    @property
+    def max_requests(self) -> int:
+        """The most requests in one batch of this model."""
+        return self.model.batch_max_requests or sys.maxsize
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes of requests in one batch of this model."""
+        return self.model.batch_max_bytes or sys.maxsize
+
+    @property
+    def window(self) -> timedelta | None:
+        """Not known, so that a batch is waited for until it ends."""
+        return None
+
+    async def identity(self) -> str:
+        """The group of this model's requests, asked for once, as encoding may leave something behind in a model."""
+        return _groups.get(self.model) or _groups.keep(self.model, await super().identity())
+
+    def frame(self, custom_id: str, body: bytes) -> bytes:
+        """A line of a payload, which is taken apart again for the model."""
+        return json.dumps([custom_id, body.decode('utf-8', 'surrogatepass')]).encode()
+
+    def request_size(self, body: bytes) -> int:
+        """The bytes that a request adds to a batch, as the model counts them."""
+        encoded = EncodedBatchRequest(
+            custom_id='x' * WIRE_ID_WIDTH, group='', body=body.decode('utf-8', 'surrogatepass')
+        )
+        return self.model.batch_request_size(encoded)
+
+    async def create(self, payload: Payload) -> Batch:
+        """Create a batch through the model."""
+        requests = [
+            EncodedBatchRequest(custom_id=custom_id, group=payload.group, body=body)
+            for custom_id, body in map(json.loads, payload.open())
+        ]
+        return await self.model.batch_create(requests)
+
+    async def status(self, batch: Batch) -> Batch:
+        """The batch as the model describes it now."""
+        return await self.model.batch_status(batch)
+
+    async def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
+        """The results that the model returns, one by one."""
+        for result in await self.model.batch_results(batch):
+            yield result
+
+    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
+        """A request without a result was not run, as far as anyone can tell."""
+        return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+
+    async def cancel(self, batch: Batch) -> Batch:
+        """Ask the model to cancel the batch."""
+        return await self.model.batch_cancel(batch)
+
+    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+        """There is no way to look for a batch.
+
+        Raises:
+            ListingIncomplete: Always.
+        """
+        raise ListingIncomplete('The model has no listing of its batches.')
+
+    def where_to_look(self, payload: Payload) -> str:
+        """How a person finds the batch of `payload` at the provider."""
+        return f'look at the provider for a batch of {payload.count} requests with IDs that begin with `{payload.tag}`'

@@ -1,0 +1,191 @@
+"""Capture and replay: how a model without a batch codec of its own encodes and decodes.
+
+A shadow of the model is the same model with another HTTP transport under its SDK client. Asked to make a request, it
+goes all the way that the live model goes, and the transport takes the request down instead of sending it. Given a
+provider's stored answer, or error, the transport plays it back, and the shadow reads it as the live model would. So no
+mapping is written twice, and a batched request, response or error is what the live one would have been.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from opentelemetry import context as otel
+from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.models import Model
+from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
+
+from . import compat
+from .codec import refuse_settings, without_max_retries
+from .exceptions import RequestNotSendable, ResultUnreadable
+from .per_model import PerModel, innermost
+
+if TYPE_CHECKING:
+    import httpx2
+
+_SUPPRESS = 'suppress_instrumentation'
+"""The key of OpenTelemetry's context by which instrumentations of SDKs and HTTP clients stay silent."""
+
+_STREAM_KEYS = ('stream', 'stream_options')
+
+_STUB: list[ModelMessage] = [ModelRequest.user_text_prompt('.')]
+"""The history that answers are replayed to. The real one would be encoded, and what it links to fetched, once more."""
+
+
+@dataclass
+class _Exchange:
+    """One request that a shadow makes, and the answer it is to get."""
+
+    status_code: int
+    body: bytes
+    sent: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    """The path and body of each request that was made."""
+
+
+_exchange: ContextVar[_Exchange] = ContextVar('pydantic_ai_batch_exchange')
+
+
+_shadows: PerModel[Model] = PerModel()
+
+
+def _shadow_of(model: Model) -> Model:
+    inner = innermost(model)
+    return _shadows.get(inner) or _shadows.keep(inner, _shadow(inner, _shadow_client(inner)))
+
+
+def _shadow(model: Model, client: object) -> Model:
+    """A copy of `model` whose public `client` is another one. The model itself is not touched."""
+    shadow = copy.copy(model)
+    shadow.__class__ = type(type(model).__name__, (type(model),), {'client': property(lambda _: client)})
+    return shadow
+
+
+def _shadow_client(model: Model) -> object:
+    """The user's SDK client, with its settings, on a transport that sends nothing."""
+    import httpx2
+
+    client = cast('Any', model).client
+    http_client = httpx2.AsyncClient(transport=_transport())
+    if type(client).__module__.split('.')[0] == 'google':
+        from google.genai import Client
+        from google.genai.types import HttpOptions, HttpRetryOptions
+
+        # The SDK has no public way to copy a client. The key is not needed, as nothing is sent.
+        options = HttpOptions(
+            base_url=model.base_url, httpx_async_client=http_client, retry_options=HttpRetryOptions(attempts=1)
+        )
+        return Client(api_key='none', http_options=options)
+    return client.with_options(http_client=http_client, max_retries=0)
+
+
+def _transport() -> httpx2.AsyncBaseTransport:
+    import httpx2
+
+    class Transport(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            exchange = _exchange.get()
+            exchange.sent.append((request.url.path, await request.aread()))
+            return httpx2.Response(
+                exchange.status_code, content=exchange.body, headers={'content-type': 'application/json'}
+            )
+
+    return Transport()
+
+
+@contextmanager
+def _played(exchange: _Exchange) -> Generator[None]:
+    token = otel.attach(otel.set_value(_SUPPRESS, True))
+    played = _exchange.set(exchange)
+    try:
+        yield
+    finally:
+        _exchange.reset(played)
+        otel.detach(token)
+
+
+async def capture(model: Model, request: BatchRequest) -> tuple[str, str]:
+    """The path and body of the request that `model` would send live, without its wish to stream the answer.
+
+    Raises:
+        UserError: The request cannot be made.
+        RequestNotSendable: It cannot be written down.
+    """
+    # Refusing is the quickest way for the SDK to be done with it; what the model makes of that is of no interest.
+    exchange = _Exchange(400, b'{"error":{"message":"captured"}}')
+    shadow = _shadow_of(model)
+    try:
+        with _played(exchange):
+            await shadow.request(
+                request.messages, without_max_retries(request.model_settings), request.model_request_parameters
+            )
+    except UserError:
+        raise
+    except Exception as error:
+        if not exchange.sent:
+            if isinstance(error, ModelAPIError):
+                raise
+            raise RequestNotSendable(model.model_name, f'The request cannot be encoded: {error}') from error
+    path, content = exchange.sent[0]
+    return path, _without_stream(content)
+
+
+def _without_stream(content: bytes) -> str:
+    text = content.decode()
+    if not any(f'"{key}"' in text for key in _STREAM_KEYS):
+        return text
+    body = json.loads(text)
+    for key in _STREAM_KEYS:
+        body.pop(key, None)
+    return json.dumps(body, ensure_ascii=False, separators=(',', ':'))
+
+
+async def replay(model: Model, request: BatchRequest, status_code: int, body: bytes) -> ModelResponse:
+    """The response that `model` makes of a provider's answer, or the error that it raises for it."""
+    with _played(_Exchange(status_code, body)):
+        return await _shadow_of(model).request(
+            _STUB, without_max_retries(request.model_settings), request.model_request_parameters
+        )
+
+
+class ReplayCodec:
+    """The codec of models that have none of their own, by capture and replay.
+
+    Args:
+        group: Gives the group key of a model's requests, which such a model does not.
+    """
+
+    def __init__(self, group: Callable[[Model], Awaitable[str]]) -> None:
+        self._group = group
+
+    async def group(self, model: Model) -> str:
+        """The group key of the model's requests."""
+        return await self._group(model)
+
+    async def encode(self, model: Model, request: BatchRequest) -> EncodedBatchRequest:
+        """The request as the model would send it live."""
+        refuse_settings(model, request.model_settings)
+        _, body = await capture(model, request)
+        return EncodedBatchRequest(custom_id=request.custom_id, group=await self.group(model), body=body)
+
+    async def decode(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """The response the model would make of the result live."""
+        status_code, body = compat.http_answer(model.model_name, result)
+        try:
+            response = await replay(model, request, status_code, body)
+        except ModelAPIError:
+            raise
+        except Exception as error:
+            raise ResultUnreadable(
+                model.model_name,
+                f'The provider returned a result that cannot be read ({type(error).__name__}: {error}).',
+                body=result.body,
+            ) from error
+        details = {**(response.provider_details or {}), compat.PROCESSING_KEY: 'batch'}
+        return replace(response, provider_details=details)

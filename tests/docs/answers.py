@@ -1,0 +1,39 @@
+"""What the fake OpenAI answers to the prompts of the documentation and of the examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_ai_batch.testing import Answer, FakeError, FakeRequest, FakeToolCall, auto_answer
+
+ANSWERS: dict[str, Any] = {
+    'Guten Morgen': 'German',
+    'Buenos días': 'Spanish',
+    'God morgen': 'Norwegian',
+    'The soup was cold, twice.': {'stars': 1, 'about': 'food'},
+    'Best waiter in town!': {'stars': 5, 'about': 'service'},
+    'Twelve euros for toast?': {'stars': 2, 'about': 'price'},
+    'bread': 'pain',
+    'water': 'eau',
+    'salt': 'sel',
+    'milk': 'Milch',
+    'Apfel': 'apple',
+    'pomme': 'apple',
+    'mela': 'apple',
+    'Name a fruit.': 'Quince.',
+    'A prompt that is refused.': FakeError(400, 'invalid_prompt', 'The prompt was refused.'),
+    'Which country is Lima in?': 'Peru',
+    'Which country is Oslo in?': 'Norway',
+    'Which country is Hanoi in?': 'Vietnam',
+}
+"""Answers by the prompt. A `dict` is the arguments of the agent's output tool."""
+
+
+def answer(request: FakeRequest) -> Answer:
+    """Answer a prompt of the documentation, or any other as the fakes do by themselves."""
+    if request.text == 'Overloaded at first.':
+        return 'Answered by the second batch.' if request.attempt else FakeError(503, None, 'Overloaded.')
+    if request.text not in ANSWERS:
+        return auto_answer(request)
+    given = ANSWERS[request.text]
+    return FakeToolCall('final_result', given) if isinstance(given, dict) else given

@@ -1,0 +1,75 @@
+"""Every program in `examples/` runs, against the fake OpenAI, as its first lines say."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pydantic_ai_batch.testing import FakeProviders
+
+from .programs import JumpingClock, jumping_clock
+from .tables import ROOT
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def clock() -> Iterator[JumpingClock]:
+    with jumping_clock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def fake(clock: JumpingClock) -> Iterator[FakeProviders]:
+    """Goes by the clock that jumps over waits, as the examples do."""
+    with FakeProviders() as fakes:
+        yield fakes
+
+
+@pytest.fixture
+def run(fake: FakeProviders, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs an example as `python examples/NAME.py ARGUMENTS` does, and returns what it prints."""
+    for name, value in fake.openai.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def run(name: str, *arguments: str) -> str:
+        path = ROOT / 'examples' / f'{name}.py'
+        monkeypatch.setattr(sys, 'argv', [str(path), *arguments])
+        runpy.run_path(str(path), run_name='__main__')
+        return capsys.readouterr().out
+
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield run
+
+
+def test_agents(run: Run, fake: FakeProviders) -> None:
+    lines = run('agents').splitlines()
+    assert lines[::2] == [row.text for row in sorted(fake.openai.billed, key=lambda row: lines.index(row.text))]
+    assert all(', about ' in line for line in lines[1::2])
+    assert fake.openai.count('create') == 1
+
+
+def test_pending(run: Run, fake: FakeProviders, clock: JumpingClock, tmp_path: Path) -> None:
+    folder = str(tmp_path / 'histories')
+    assert run('pending', folder) == '3 questions were submitted.\n'
+    assert run('pending', folder) == 'bread: pending\nice: pending\nsky: pending\n'
+    clock.skipped += 3600
+    assert run('pending', folder).startswith('bread: Answer to: Why does bread go stale?')
+    assert run('pending', folder) == 'Nothing is pending.\n'
+    assert fake.openai.count('create') == 1
+    assert fake.openai.count('live') == 0
+
+
+def test_list_of_requests(run: Run, fake: FakeProviders) -> None:
+    assert run('list_of_requests').splitlines()[0] == 'Feierabend: Answer to: Feierabend'
+    assert fake.openai.count('create') == 1
+
+
+def test_each_example_has_a_test() -> None:
+    assert {path.stem for path in (ROOT / 'examples').glob('*.py')} == {'agents', 'pending', 'list_of_requests'}

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from pydantic_ai.models import Model
+
+from pydantic_ai_batch.testing import FakeProviders
+
+from .harness import HARNESSES, Harness, close, harness_of
+
+
+@pytest.fixture(params=[harness.name for harness in HARNESSES])
+def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """Each lane in turn."""
+    return harness_of(request.param, monkeypatch)
+
+
+@pytest.fixture
+async def lane_model(harness: Harness) -> AsyncIterator[Callable[..., Model]]:
+    """Makes models of the lane whose real SDK client talks to a fake; the clients are closed after the test."""
+    clients: list[Any] = []
+
+    def make(fake: FakeProviders, key: str = 'test') -> Model:
+        model, client = harness.make(fake, key)
+        clients.append(client)
+        return model
+
+    yield make
+    for client in clients:
+        await close(client)

@@ -1,0 +1,78 @@
+"""One way to drive every lane: what the contract suite needs to know of each, and nothing of how it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic_ai.models import Model
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.google import GoogleModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.google import GoogleProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from pydantic_ai_batch.lanes import google
+from pydantic_ai_batch.testing import FakeProviders
+
+
+@dataclass(frozen=True)
+class Harness:
+    """How to make a lane's model, and where its fake provider is."""
+
+    name: str
+    lane: str
+    provider: str
+    """The attribute of `FakeProviders` that plays the provider."""
+    make: Callable[[FakeProviders, str], tuple[Model, Any]]
+    """Makes a model with a key, and returns it with the client to close."""
+    download: str = 'download'
+    """The operation in which results come."""
+    refused: int = 400
+
+    def fake(self, fake: FakeProviders) -> Any:
+        return getattr(fake, self.provider)
+
+
+def _responses(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.openai.client(api_key=key, max_retries=0)
+    return OpenAIResponsesModel('gpt-5-mini', provider=OpenAIProvider(openai_client=client)), client
+
+
+def _chat(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.openai.client(api_key=key, max_retries=0)
+    return OpenAIChatModel('gpt-5-mini', provider=OpenAIProvider(openai_client=client)), client
+
+
+def _anthropic(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.anthropic.client(api_key=key, max_retries=0)
+    return AnthropicModel('claude-haiku-4-5', provider=AnthropicProvider(anthropic_client=client)), client
+
+
+def _google(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.google.client(api_key=key)
+    return GoogleModel('gemini-2.5-flash', provider=GoogleProvider(client=client)), client.aio
+
+
+HARNESSES = [
+    Harness('responses', 'openai', 'openai', _responses),
+    Harness('chat', 'openai', 'openai', _chat),
+    Harness('anthropic', 'anthropic', 'anthropic', _anthropic),
+    Harness('google-inline', 'google', 'google', _google, download='status'),
+    Harness('google-file', 'google', 'google', _google),
+]
+
+
+def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """The harness of that name, with what it needs set up for one test."""
+    if name == 'google-file':
+        # So that a batch of a few rows is too large to be sent inline.
+        monkeypatch.setattr(google, 'INLINE_BYTES', 0)
+    return next(harness for harness in HARNESSES if harness.name == name)
+
+
+async def close(client: Any) -> None:
+    await (client.aclose() if hasattr(client, 'aclose') else client.close())
