@@ -18,7 +18,6 @@ from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models.batch import Batch, BatchResult
 
 from .clock import Clock, sleep_until_due, utc
-from .compat import counted
 from .exceptions import CreateUnsettled, ResultsGone, with_batch
 from .lanes.base import Lane, ListingIncomplete, NotCreated, NotRun, Payload, Stray, Undecided
 from .policy import (
@@ -228,7 +227,8 @@ class BatchWatch:
             for reads in range(1, _MAX_READS + 1):
                 if await self._read(last=reads == _MAX_READS):
                     break
-            if ended and len(self._delivered) < counted(self.batch):
+            readable = self.lane.readable(self.batch)
+            if ended and len(self._delivered) < readable:
                 # Its end can be seen before its results are there, or before all of them are.
                 self.history.failed += 1
                 if self.history.failed <= MAX_FAILED_CHECKS:
@@ -236,7 +236,7 @@ class BatchWatch:
                 if not self._delivered:
                     raise ResultsGone(
                         self.lane.model.model_name,
-                        f'Batch {self.batch.id!r} has {counted(self.batch)} results, and not one of them can be read.',
+                        f'Batch {self.batch.id!r} has {readable} results, and not one of them can be read.',
                     )
         except ModelAPIError as error:
             if self.history.tolerates(error, created_at=self.batch.created_at, now=utc(self.clock)):
@@ -287,7 +287,7 @@ class BatchWatch:
             if custom_id not in self._delivered:
                 await self._hand_over(error)
         damaged = {custom_id: line for custom_id, line in damaged.items() if custom_id not in self._delivered}
-        if not last and (damaged or self.strays or lines < counted(self.batch)):
+        if not last and (damaged or self.strays or lines < self.lane.readable(self.batch)):
             return False
         for custom_id, line in damaged.items():
             # The answer was paid for and cannot be read, which decoding it will say.

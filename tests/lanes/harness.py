@@ -31,6 +31,8 @@ class Harness:
     """Makes a model with a key, and returns it with the client to close."""
     download: str = 'download'
     """The operation in which results come."""
+    delete: str | None = None
+    """The operation that deletes an uploaded file, if the lane uploads one."""
     refused: int = 400
 
     def fake(self, fake: FakeProviders) -> Any:
@@ -58,11 +60,11 @@ def _google(fake: FakeProviders, key: str) -> tuple[Model, Any]:
 
 
 HARNESSES = [
-    Harness('responses', 'openai', 'openai', _responses),
-    Harness('chat', 'openai', 'openai', _chat),
+    Harness('responses', 'openai', 'openai', _responses, delete='delete'),
+    Harness('chat', 'openai', 'openai', _chat, delete='delete'),
     Harness('anthropic', 'anthropic', 'anthropic', _anthropic),
     Harness('google-inline', 'google', 'google', _google, download='status'),
-    Harness('google-file', 'google', 'google', _google),
+    Harness('google-file', 'google', 'google', _google, delete='delete_file'),
 ]
 
 

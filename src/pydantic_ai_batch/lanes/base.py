@@ -19,6 +19,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
+from pydantic_ai_batch import compat
 from pydantic_ai_batch.codec import Codec
 from pydantic_ai_batch.exceptions import ResultIntegrityError
 
@@ -279,6 +280,10 @@ class Lane(ABC):
     @abstractmethod
     def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
         """Stream the results of a batch that ended, as just read from `status`, in any order."""
+
+    def readable(self, batch: Batch) -> int:
+        """How many results an ended batch should have, by the provider's own count; 0 where it does not say."""
+        return compat.counted(batch)
 
     @abstractmethod
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:

@@ -235,6 +235,11 @@ class GoogleLane(Lane):
         )
         return [_result(f'{tag}-{place}', answer) for place, answer in enumerate(answers)]
 
+    def readable(self, batch: Batch) -> int:
+        """How many results a batch should have: none if it expired, failed or was cancelled, whatever it had run."""
+        succeeded = str((batch.provider_details or {}).get('state')).endswith('SUCCEEDED')
+        return super().readable(batch) if succeeded else 0
+
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What the batch's own end means for a request that its results do not list."""
         details = batch.provider_details or {}
