@@ -28,7 +28,8 @@ from .flights import FlightKey
 from .lanes import lane_for
 from .lanes.base import NotRun, not_run
 from .policy import CheckHistory, poll_delay, resubmits
-from .pool import Pool, PoolClosed, Submitted, flight_key
+from .pool import Pool
+from .pool_state import PoolClosed, Submitted, flight_key
 from .warn import warn_max_retries
 
 
@@ -115,7 +116,9 @@ class BatchedModel(WrapperModel):
         """Queue the request, wait until it is in a batch, and return the pending response."""
         warn_max_retries(self.wrapped, request.model_settings, self.pool)
         encoded = await self.lane.encode(request)
-        placed = await self.pool.here().place(self.lane, encoded.group, encoded.body.encode('utf-8', 'surrogatepass'))
+        placed = await self.pool.here().queues.place(
+            self.lane, encoded.group, encoded.body.encode('utf-8', 'surrogatepass')
+        )
         continued = request.messages[-1]
         ticket = Ticket(
             custom_id=placed.custom_id,
@@ -143,7 +146,7 @@ class BatchedModel(WrapperModel):
     ) -> ModelResponse:
         """Wait for the batch that this wrapper submitted the request in."""
         try:
-            result = await self.pool.here().wait(self.lane, key, Submitted(ticket.batch, ticket.custom_id))
+            result = await self.pool.here().waits.wait(self.lane, key, Submitted(ticket.batch, ticket.custom_id))
         except PoolClosed:
             # The run goes on without the pool: the framework waits, and its next pass is a check like any other.
             self._parkable = None
@@ -161,7 +164,7 @@ class BatchedModel(WrapperModel):
             polls=ticket.polls, failed=ticket.failed_checks, not_found=ticket.not_found, last_seen=ticket.last_seen
         )
         try:
-            looked = await self.pool.here().look(
+            looked = await self.pool.here().waits.look(
                 self.lane,
                 key,
                 Submitted(ticket.batch, ticket.custom_id),

@@ -143,7 +143,7 @@ class BatchModelRequests(AbstractCapability[Any]):
 
     async def flush(self) -> None:
         """Submit every queued request of the running event loop now, and wait until that is done."""
-        await self._pool.here().flush()
+        await self._pool.here().queues.flush()
 
     async def __aenter__(self) -> Self:
         self._pool.here().entered += 1

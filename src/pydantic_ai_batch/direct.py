@@ -23,8 +23,8 @@ from .exceptions import RequestNotSendable, copy_of, with_batch
 from .lanes import Lane, lane_for
 from .lanes.base import NotRun, Payload, not_run
 from .policy import resubmits
-from .pool import too_large
 from .progress import Progress, listener_of
+from .queueing import too_large
 from .settings import (
     DEFAULT_MAX_POLL_INTERVAL,
     DEFAULT_MAX_RESUBMISSIONS,

@@ -1,0 +1,265 @@
+"""Checks batches for the runs that wait on them, and hands each its result.
+
+One task checks a batch, however many runs wait on it, and only while one does. A run that comes with a stored history
+does not wait: it gets one check, which it shares with all who ask at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models.batch import Batch, BatchResult
+
+from . import job
+from .clock import sleep_until_due, utc
+from .exceptions import copy_of
+from .flights import FlightKey
+from .lanes.base import Lane, NotRun
+from .policy import CheckHistory
+from .pool_state import CLOSED, PoolClosed, PoolState, Submitted, Tasks
+
+_log = logging.getLogger('pydantic_ai_batch')
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a single check of a batch came to for one request."""
+
+    batch: Batch
+    """The batch as it is now."""
+
+    read_at: datetime
+    """When that was read."""
+
+    result: BatchResult | NotRun | None
+    """The request's result once the batch has ended, or `None` while it runs."""
+
+    history: CheckHistory
+    """The checks so far, this one included."""
+
+
+@dataclass
+class _Wait:
+    """The runs that wait on one batch, and the task that checks it for them."""
+
+    futures: dict[str, list[asyncio.Future[BatchResult | NotRun]]] = field(
+        default_factory=dict[str, 'list[asyncio.Future[BatchResult | NotRun]]']
+    )
+    poller: asyncio.Task[None] | None = None
+    checking: bool = False
+
+    def resolve(self, custom_id: str, result: BatchResult | NotRun) -> bool:
+        """Hand a result to the runs that wait for it, and return whether there was one."""
+        taken = False
+        for future in self.futures.pop(custom_id, ()):
+            if not future.done():
+                future.set_result(result)
+                taken = True
+        return taken
+
+    def fail(self, error: Exception) -> None:
+        """Give each run that waits an error of its own."""
+        for futures in self.futures.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(copy_of(error))
+        self.futures.clear()
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One check that several requests share, and the results it read."""
+
+    watch: job.BatchWatch
+    task: asyncio.Task[bool]
+    results: dict[str, BatchResult]
+
+
+class Waits:
+    """The waits and checks of one event loop."""
+
+    def __init__(self, state: PoolState, tasks: Tasks) -> None:
+        self.state = state
+        self.tasks = tasks
+        self._waits: dict[FlightKey, _Wait] = {}
+        self._looks: dict[FlightKey, _Look] = {}
+
+    async def wait(self, lane: Lane, key: FlightKey, submitted: Submitted) -> BatchResult | NotRun:
+        """Wait until the batch has ended and the request's result was read, however long that takes.
+
+        Raises:
+            PoolClosed: The pool was closed while the batch was between two checks.
+            UserError: The pool was closed while a check was under way.
+            ModelAPIError: The batch could not be checked, or its results not be read. It is left as it is.
+        """
+        if (found := self._found(lane, key, submitted.custom_id)) is not None:
+            return found
+        wait = self._waits.get(key)
+        if wait is None:
+            wait = self._waits[key] = _Wait()
+            wait.poller = self.tasks.start(self._poll(lane, key, submitted.batch, wait))
+        future: asyncio.Future[BatchResult | NotRun] = asyncio.get_running_loop().create_future()
+        wait.futures.setdefault(submitted.custom_id, []).append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            futures = wait.futures.get(submitted.custom_id, [])
+            if future in futures:
+                futures.remove(future)
+                if not futures:
+                    del wait.futures[submitted.custom_id]
+            if not wait.futures and wait.poller is not None and self._waits.get(key) is wait:
+                del self._waits[key]
+                wait.poller.cancel()
+            raise
+
+    def waits_for(self, key: FlightKey, custom_id: str) -> bool:
+        """Whether a run waits for the request's result on this loop."""
+        return (wait := self._waits.get(key)) is not None and custom_id in wait.futures
+
+    def _found(self, lane: Lane, key: FlightKey, custom_id: str) -> BatchResult | NotRun | None:
+        found = self.state.flights.find(key, custom_id)
+        if found is None:
+            return None
+        batch, result = found
+        return result or lane.unlisted(batch, custom_id)
+
+    async def _poll(self, lane: Lane, key: FlightKey, batch: Batch, wait: _Wait) -> None:
+        """Check the batch for all who wait on it until each has its result."""
+        last: list[BatchResult] = []
+
+        async def deliver(result: BatchResult) -> None:
+            if len(wait.futures) == 1 and result.custom_id in wait.futures:
+                # The last run to get its answer may end the program: what is left to do comes first.
+                self.state.flights.read(key, result, taken=False)
+                last.append(result)
+            else:
+                self._hand_over(key, wait, result)
+
+        error: Exception | None = None
+        try:
+            async with lane.model:
+                while wait.futures and not last:
+                    watch = self._watch(lane, key, batch, CheckHistory(), deliver)
+                    await self._until_read(watch, wait)
+                    batch = watch.batch
+                    for custom_id in list(wait.futures):
+                        # Whoever came to wait while the results were read may have missed theirs: they are read again.
+                        if not watch.delivered(custom_id):
+                            wait.resolve(custom_id, watch.missing(custom_id))
+                    await self._finish(lane, key, watch)
+        except Exception as failure:
+            error = failure
+        finally:
+            if self._waits.get(key) is wait:
+                del self._waits[key]
+        for result in last:
+            wait.resolve(result.custom_id, result)
+        if error is not None:
+            wait.fail(error)
+
+    async def _until_read(self, watch: job.BatchWatch, wait: _Wait) -> None:
+        done = False
+        while not done:
+            if watch.batch.status != 'ended' or watch.history.polls:
+                await sleep_until_due(self.state.clock, watch.delay)
+            wait.checking = True
+            done = await watch.look()
+            wait.checking = False
+
+    def _hand_over(self, key: FlightKey, wait: _Wait | None, result: BatchResult) -> None:
+        """Give a result to whoever waits for it here, or keep it for who asks later."""
+        taken = wait is not None and wait.resolve(result.custom_id, result)
+        self.state.flights.read(key, result, taken=taken)
+
+    def _watch(
+        self,
+        lane: Lane,
+        key: FlightKey,
+        batch: Batch,
+        history: CheckHistory,
+        deliver: Callable[[BatchResult], Awaitable[None]],
+    ) -> job.BatchWatch:
+        def checked(batch: Batch) -> None:
+            self.state.flights.checked(key, batch, utc(self.state.clock))
+            self.state.report('checked', lane, batch=batch)
+
+        return job.BatchWatch(lane, batch, self.state.settings, self.state.clock, deliver, checked, history)
+
+    async def _finish(self, lane: Lane, key: FlightKey, watch: job.BatchWatch) -> None:
+        """Note that all results of a batch were read, and delete the input that this process uploaded for it."""
+        if (created := self.state.flights.ended(key, watch.batch)) is not None:
+            await job.clean_up(lane, created, watch.batch)
+
+    async def look(
+        self, lane: Lane, key: FlightKey, submitted: Submitted, *, checked_at: datetime | None, history: CheckHistory
+    ) -> Looked:
+        """Check on a batch once for a request that a history left pending, and do not wait for it.
+
+        Requests that check on one batch together, or one after another, share the provider's answer.
+
+        Raises:
+            UserError: The pool was closed meanwhile.
+            ModelAPIError: The batch could not be checked, or its results not be read. It is left as it is.
+        """
+        flights, clock = self.state.flights, self.state.clock
+        if (found := self._found(lane, key, submitted.custom_id)) is not None:
+            return Looked(submitted.batch, utc(clock), found, history)
+        if (status := flights.status(key, submitted.custom_id, newer_than=checked_at)) is not None:
+            history.polls += 1
+            history.answered(status[1])
+            return Looked(*status, None, history)
+        look = self._looks.get(key)
+        if look is None:
+            look = self._looks[key] = self._start_look(lane, key, submitted.batch, history)
+        # Not awaited directly, as cancelling this run must not cancel the check that others share.
+        await asyncio.wait((look.task,))
+        if look.task.cancelled():
+            raise UserError(CLOSED)
+        watch = look.watch
+        flights.serve(key, submitted.custom_id)
+        # What was read counts, whatever became of the rest.
+        result = look.results.get(submitted.custom_id)
+        if result is None:
+            if (error := look.task.exception()) is not None:
+                raise copy_of(error) if isinstance(error, Exception) else error
+            if look.task.result():
+                return Looked(watch.batch, utc(clock), watch.missing(submitted.custom_id), watch.history)
+        return Looked(watch.batch, utc(clock), result, watch.history)
+
+    def _start_look(self, lane: Lane, key: FlightKey, batch: Batch, history: CheckHistory) -> _Look:
+        results: dict[str, BatchResult] = {}
+
+        async def deliver(result: BatchResult) -> None:
+            # Kept for all who share the look, whatever has been evicted or taken by the time they come to read it.
+            results[result.custom_id] = result
+            self._hand_over(key, self._waits.get(key), result)
+
+        async def look() -> bool:
+            async with lane.model:
+                done = await watch.look()
+                if done:
+                    await self._finish(lane, key, watch)
+            return done
+
+        watch = self._watch(lane, key, batch, history, deliver)
+        task = self.tasks.start(look())
+        task.add_done_callback(lambda _: self._looks.pop(key, None))
+        return _Look(watch, task, results)
+
+    def close(self) -> None:
+        """Let go of the runs that wait. Those between two checks go on by themselves; the others fail."""
+        waits, self._waits = self._waits, {}
+        for (_, _, batch_id), wait in waits.items():
+            _log.warning(
+                'Batch %s is still in flight with %d requests waiting for it. It is left running: resume their '
+                'histories to collect it.',
+                batch_id,
+                len(wait.futures),
+            )
+            wait.fail(UserError(CLOSED) if wait.checking else PoolClosed())
