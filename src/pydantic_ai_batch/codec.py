@@ -92,6 +92,15 @@ def sets_max_retries(model: Model, settings: ModelSettings | None) -> bool:
     return 'max_retries' in (merge_model_settings(model.settings, settings) or {})
 
 
+def unreadable(model: Model, result: BatchResult, error: Exception) -> ResultUnreadable:
+    """The error for a result on which the code that reads live answers failed."""
+    return ResultUnreadable(
+        model.model_name,
+        f'The provider returned a result that cannot be read ({type(error).__name__}: {error}).',
+        body=result.body,
+    )
+
+
 class NativeCodec:
     """The codec of models with the framework's public `batch_encode` and `batch_decode`."""
 
@@ -118,8 +127,4 @@ class NativeCodec:
             raise
         except Exception as error:
             # A body that the provider never sends live meets code that was written for those it does.
-            raise ResultUnreadable(
-                model.model_name,
-                f'The provider returned a result that cannot be read ({type(error).__name__}: {error}).',
-                body=result.body,
-            ) from error
+            raise unreadable(model, result, error) from error

@@ -23,8 +23,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
 
 from . import compat
-from .codec import refuse_settings, without_max_retries
-from .exceptions import RequestNotSendable, ResultUnreadable
+from .codec import refuse_settings, unreadable, without_max_retries
+from .exceptions import RequestNotSendable
 from .per_model import PerModel, innermost
 
 if TYPE_CHECKING:
@@ -182,10 +182,6 @@ class ReplayCodec:
         except ModelAPIError:
             raise
         except Exception as error:
-            raise ResultUnreadable(
-                model.model_name,
-                f'The provider returned a result that cannot be read ({type(error).__name__}: {error}).',
-                body=result.body,
-            ) from error
+            raise unreadable(model, result, error) from error
         details = {**(response.provider_details or {}), compat.PROCESSING_KEY: 'batch'}
         return replace(response, provider_details=details)

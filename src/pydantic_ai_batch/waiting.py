@@ -144,7 +144,7 @@ class Waits:
         error: Exception | None = None
         try:
             async with lane.model:
-                while wait.futures and not last:
+                while wait.futures.keys() - {result.custom_id for result in last}:
                     watch = self._watch(lane, key, batch, CheckHistory(), deliver)
                     await self._until_read(watch, wait)
                     batch = watch.batch
