@@ -156,10 +156,7 @@ def model_request_batch_sync(
 
 def _check_call(model: Model, requests: Sequence[BatchRequest]) -> None:
     """Refuse a call that cannot be right before any of it is sent."""
-    seen: set[str] = set()
-    repeated = {request.custom_id for request in requests if request.custom_id in seen or seen.add(request.custom_id)}
-    if repeated:
-        raise UserError(f'Each request needs a `custom_id` of its own; repeated: {_names(sorted(repeated))}.')
+    _refuse_repeated_ids(requests)
     refused: dict[str, list[str]] = {}
     for request in requests:
         if (ticket := compat.read_ticket(request.messages[-1] if request.messages else None)) is not None:
@@ -171,9 +168,19 @@ def _check_call(model: Model, requests: Sequence[BatchRequest]) -> None:
         try:
             _refuse_settings(model, request)
         except UserError as error:
-            refused.setdefault(str(error), []).append(request.custom_id)
+            refused.setdefault(str(error), []).append(repr(request.custom_id))
     if refused:
-        raise UserError(' '.join(f'{reason} Rows: {_names(rows)}.' for reason, rows in refused.items()))
+        raise UserError(' '.join(f'{reason} Rows: {_listed(rows)}.' for reason, rows in refused.items()))
+
+
+def _refuse_repeated_ids(requests: Sequence[BatchRequest]) -> None:
+    if len({request.custom_id for request in requests}) == len(requests):
+        return
+    places: dict[str, list[int]] = {}
+    for place, request in enumerate(requests, start=1):
+        places.setdefault(request.custom_id, []).append(place)
+    repeated = [f'{custom_id!r} (requests {_listed(at)})' for custom_id, at in places.items() if len(at) > 1]
+    raise UserError(f'Each request needs a `custom_id` of its own; repeated: {_listed(repeated)}.')
 
 
 def _refuse_settings(model: Model, request: BatchRequest) -> None:
@@ -185,9 +192,9 @@ def _refuse_settings(model: Model, request: BatchRequest) -> None:
         )
 
 
-def _names(rows: Sequence[str]) -> str:
-    more = f' and {len(rows) - _NAMED} more' if len(rows) > _NAMED else ''
-    return ', '.join(repr(row) for row in rows[:_NAMED]) + more
+def _listed(things: Sequence[object]) -> str:
+    more = f' and {len(things) - _NAMED} more' if len(things) > _NAMED else ''
+    return ', '.join(str(thing) for thing in things[:_NAMED]) + more
 
 
 def _prepared(model: Model, request: BatchRequest) -> BatchRequest:
