@@ -80,6 +80,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         'GUARD_LOG': str(folder / 'log'),
         'TMPDIR': str(temporary),
         'OPENAI_API_KEY': 'sk-of-the-user',
+        'GEMINI_API_KEY': 'AI-of-the-user',
         'HTTP_PROXY': 'http://proxy.invalid:3128',
     }
     environment.pop('COLUMNS', None)
@@ -99,37 +100,47 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 def test_every_ticket_is_answered_and_the_exit_code_says_so(demo: Demo) -> None:
     assert demo.code == 0, demo.output
-    assert '30 requests of gpt-5-mini submitted' in demo.output
-    assert '30 answered, 0 failed, 0 resubmitted' in demo.output
+    submitted = re.findall(r'^batch \S+: 10 requests of (\S+) submitted$', demo.output, re.MULTILINE)
+    assert sorted(submitted) == ['claude-haiku-4-5', 'gemini-2.5-flash', 'gpt-5-mini']
+    assert demo.output.count(': 10 answered, 0 failed, 0 resubmitted\n') == 3
     assert demo.output.endswith('All 36 tickets were answered.\n')
 
 
 def test_results_are_typed_and_about_the_tickets(demo: Demo) -> None:
     row = next(line for line in demo.output.splitlines() if line.startswith('T-004'))
-    assert re.match(r'T-004 +Smoke from.* hardware +1 +worried +yes +Reports a device that smoked', row)
+    assert re.match(r'T-004 +openai +Smoke from.* hardware +1 +worried +yes +Reports a device that', row)
+    assert re.search(r'^T-005 +anthropic +it doesnt work ', demo.output, re.MULTILINE)
+    assert re.search(r'^T-006 +google +No puedo iniciar', demo.output, re.MULTILINE)
     assert '… and 22 more.' in demo.output
     by_category = re.findall(r'By category: ([^.]*?)\n\n', demo.output)[0]
     assert sum(int(count) for count in re.findall(r'\d+', by_category)) == 30
 
 
-def test_the_batch_costs_half_of_what_live_requests_would_have(demo: Demo) -> None:
-    in_a_batch, live, saved = (
-        Decimal(amount.replace(',', ''))
-        for amount in re.findall(r'^(?:in a batch|live|saved \(50%\)) .*\$([\d,]+) *$', demo.output, re.MULTILINE)
-    )
-    assert live > 0
-    assert abs(in_a_batch / live - Decimal('0.5')) < Decimal('0.02')
-    assert abs(in_a_batch + saved - live) <= 1
+def test_batches_cost_half_of_what_live_requests_would_have(demo: Demo) -> None:
+    amounts = r'(\d+) +\$([\d.]+) +\$([\d.]+) +\$([\d.]+) \(50%\) +\$[\d,]+ *$'
+    costs = re.findall(rf'^(openai|anthropic|google|together) .*? {amounts}', demo.output, re.MULTILINE)
+    assert [(name, int(tickets)) for name, tickets, *_ in costs] == [
+        ('openai', 10),
+        ('anthropic', 10),
+        ('google', 10),
+        ('together', 30),
+    ]
+    in_batches, live, saved = ([Decimal(amount) for amount in column] for column in list(zip(*costs, strict=True))[2:])
+    cent = Decimal('0.0002')
+    for batch_price, live_price, difference in zip(in_batches, live, saved, strict=True):
+        assert abs(batch_price * 2 - live_price) <= cent
+        assert abs(batch_price + difference - live_price) <= cent
+    assert abs(sum(live[:3]) - live[3]) <= cent
 
 
 def test_a_second_process_collects_what_the_first_left_pending(demo: Demo) -> None:
-    assert '6 runs ended, their requests pending in batch_' in demo.output
+    assert '6 runs ended, their requests pending in 3 batches.' in demo.output
     found = re.search(r'^Process (\d+) found 6 histories\.$', demo.output, re.MULTILINE)
     assert found is not None
     assert f'guarded {found[1]}' in demo.guard_log.splitlines()[1:]
     assert re.search(r'^Sweep \d+: 6 answered, 0 pending$', demo.output, re.MULTILINE)
-    assert re.search(r'^T-036 +Thank you.*Thanks, and lacks a cable', demo.output, re.MULTILINE)
-    cost = re.search(r'^Cost: \$(\S+) in a batch; live, it would have been \$(\S+)\.$', demo.output, re.MULTILINE)
+    assert re.search(r'^T-036 +google +Thank you.*Thanks, and lacks a', demo.output, re.MULTILINE)
+    cost = re.search(r'^Cost: \$(\S+) in batches; live, it would have been \$(\S+)\.$', demo.output, re.MULTILINE)
     assert cost is not None
     assert Decimal(cost[1]) < Decimal(cost[2])
 
@@ -150,12 +161,25 @@ def test_histories_are_removed_when_they_were_collected(demo: Demo) -> None:
     assert demo.left_behind == []
 
 
-def test_live_without_a_key_names_the_variable() -> None:
-    for key in (None, '', ' '):
-        result = CliRunner().invoke(app, ['demo', '--live'], env={'OPENAI_API_KEY': key})
-        assert result.exit_code == 2
-        assert result.stderr.startswith('Error: `--live` sends the tickets to OpenAI, which needs a key: set OPENAI_')
-        assert result.stdout == ''
+KEYS = ('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', 'GEMINI_API_KEY', 'GOOGLE_API_KEY')
+
+
+@pytest.mark.parametrize('key', [None, '', ' '])
+def test_live_without_a_key_names_the_variables(key: str | None) -> None:
+    result = CliRunner().invoke(app, ['demo', '--live'], env=dict.fromkeys(KEYS, key))
+    assert result.exit_code == 2
+    assert result.stderr.startswith('Error: `--live` needs the key of a provider: set ')
+    assert [name for name in KEYS if name not in result.stderr] == []
+    assert result.stdout == ''
+
+
+def test_a_model_of_another_provider_is_refused() -> None:
+    result = CliRunner().invoke(app, ['demo', '--model', 'mistral:mistral-small'])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "Error: The demo has no model 'mistral:mistral-small'. It knows `openai-responses:…`, `anthropic:…`, "
+        '`google:…`.\n'
+    )
 
 
 def test_without_the_extra_the_command_that_installs_it_is_named() -> None:
@@ -176,18 +200,32 @@ LIVE = ['demo', '--live', '--poll', '0.1']
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeProviders]:
-    """What `demo --live` takes for OpenAI."""
+    """What `demo --live` takes for the providers."""
     with FakeProviders(answer_triage, processing=timedelta(seconds=0.5)) as fake:
-        instead_of_openai(fake, monkeypatch, tmp_path)
+        instead_of_the_providers(fake, monkeypatch, tmp_path)
         yield fake
 
 
-def instead_of_openai(fake: FakeProviders, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
-    environment = {**fake.openai.environment, 'NO_PROXY': '127.0.0.1', 'TMPDIR': str(temporary)}
-    for name, value in environment.items():
+def instead_of_the_providers(fake: FakeProviders, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
+    for key in KEYS:
+        monkeypatch.delenv(key, raising=False)
+    environment = {name: value for each in fake.providers.values() for name, value in each.environment.items()}
+    for name, value in {**environment, 'NO_PROXY': '127.0.0.1', 'TMPDIR': str(temporary)}.items():
         monkeypatch.setenv(name, value)
     # The folder for temporary files is remembered when it was asked for once.
     monkeypatch.setattr('tempfile.tempdir', None)
+
+
+def sizes(fake: FakeProviders) -> dict[str, list[int]]:
+    """How many requests the batches of each provider hold."""
+    return {
+        name: [batch.counts['total'] for batch in provider.batches.values()]
+        for name, provider in fake.providers.items()
+    }
+
+
+def statuses(fake: FakeProviders) -> list[str]:
+    return [batch.status for provider in fake.providers.values() for batch in provider.batches.values()]
 
 
 def test_a_ticket_that_is_not_answered_is_named_and_fails_the_demo(stand_in: FakeProviders) -> None:
@@ -202,43 +240,64 @@ def test_a_ticket_that_is_not_answered_is_named_and_fails_the_demo(stand_in: Fak
     assert 'Not answered: T-004. Model' in result.output, result.output
     assert 'No smoking.' in result.output
     assert result.output.endswith('Not every ticket was answered. Above is why.\n')
-    assert [batch.counts['total'] for batch in stand_in.openai.batches.values()] == [30, 6]
+    assert sizes(stand_in) == {'openai': [10, 2], 'anthropic': [10, 2], 'google': [10, 2]}
 
 
-def test_a_refused_batch_is_explained_once_and_nothing_more_is_sent(stand_in: FakeProviders) -> None:
+def test_a_provider_without_a_key_is_skipped(stand_in: FakeProviders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv('ANTHROPIC_API_KEY')
+    monkeypatch.delenv('GOOGLE_API_KEY')
+    result = CliRunner().invoke(app, LIVE)
+    assert result.exit_code == 0, result.output
+    assert 'Anthropic is skipped, as no key is set in ANTHROPIC_API_KEY.\n' in result.output
+    assert 'Google is skipped, as no key is set in GEMINI_API_KEY or GOOGLE_API_KEY.\n' in result.output
+    assert '1 · 30 agent runs, one batch ' in result.output
+    assert sizes(stand_in) == {'openai': [30, 6], 'anthropic': [], 'google': []}
+
+
+def test_a_refused_batch_is_explained_once_and_the_others_go_on(stand_in: FakeProviders) -> None:
     stand_in.openai.inject('create', 'http', status=401, message='That key is not valid.', times=None)
     result = CliRunner().invoke(app, LIVE)
     assert result.exit_code == 1
-    assert result.output.count('That key is not valid.') == 1
-    assert 'Not answered: T-001, T-002, ' in result.output
-    assert stand_in.openai.count('create') == 1
+    assert result.output.count('Not answered: T-001, T-004, ') == 1
+    assert result.output.count('That key is not valid.') == 2, 'once for the runs that wait, once for those that do not'
+    assert sizes(stand_in) == {'openai': [], 'anthropic': [10, 2], 'google': [10, 2]}
+
+
+def test_when_every_batch_is_refused_nothing_more_is_sent(stand_in: FakeProviders) -> None:
+    for provider in stand_in.providers.values():
+        provider.inject('create', 'http', status=401, message='That key is not valid.', times=None)
+    result = CliRunner().invoke(app, LIVE)
+    assert result.exit_code == 1
+    assert [provider.count('create') for provider in stand_in.providers.values()] == [1, 1, 1]
 
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='Ctrl-C is no signal there')
-def test_ctrl_c_cancels_a_batch_that_runs_wait_for(stand_in: FakeProviders) -> None:
+def test_ctrl_c_cancels_the_batches_that_runs_wait_for(stand_in: FakeProviders) -> None:
     stand_in.processing = timedelta(hours=1)
-    code, output = interrupted(LIVE, at='batch batch_')
+    code, output = interrupted(LIVE, at=lambda output: output.count(' submitted\n') == 3)
     assert code == 130, output
     assert 'Traceback' not in output
-    assert [batch.status for batch in stand_in.openai.batches.values()] == ['cancelling']
+    assert [provider.count('cancel') for provider in stand_in.providers.values()] == [1, 1, 1]
 
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='Ctrl-C is no signal there')
-def test_ctrl_c_in_the_second_process_leaves_the_batch_and_says_how_to_collect_it(
+def test_ctrl_c_in_the_second_process_leaves_the_batches_and_says_how_to_collect_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clock = ManualClock(datetime.now(tz=UTC))
     with FakeProviders(answer_triage, clock=clock) as fake:
-        instead_of_openai(fake, monkeypatch, tmp_path)
+        instead_of_the_providers(fake, monkeypatch, tmp_path)
 
-        def end_first_batch(line: str) -> None:
-            if '30 requests' in line:
+        def end_first_batches(output: str) -> bool:
+            if output.endswith(' submitted\n') and output.count(' submitted\n') == 3:
                 clock.set_wall(3600)
+            return 'Sweep 2' in output
 
-        code, output = interrupted(LIVE, at='Sweep 2', watch=end_first_batch)
+        code, output = interrupted(LIVE, at=end_first_batches)
         assert code == 130, output
         assert 'Traceback' not in output
-        assert [batch.status for batch in fake.openai.batches.values()] == ['completed', 'validating']
+        assert len(statuses(fake)) == 6
+        assert [provider.count('cancel') for provider in fake.providers.values()] == [0, 0, 0]
 
         clock.set_wall(3600)
         command = shlex.split(output.splitlines()[-1])
@@ -247,8 +306,11 @@ def test_ctrl_c_in_the_second_process_leaves_the_batch_and_says_how_to_collect_i
         assert 'Sweep 1: 6 answered, 0 pending\n' in later.stdout
 
 
-def interrupted(arguments: list[str], *, at: str, watch: Callable[[str], None] | None = None) -> tuple[int, str]:
-    """Run the command line, press Ctrl-C when a line begins with `at`, and return the exit code and the output."""
+def interrupted(arguments: list[str], *, at: Callable[[str], bool]) -> tuple[int, str]:
+    """Run the command line, press Ctrl-C once when `at` says so of the output, and return exit code and output.
+
+    Once, as a second Ctrl-C leaves at once, without cancelling anything.
+    """
     # Where the tests run in a shell's background, Ctrl-C is ignored, which processes inherit.
     code = (
         'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); '
@@ -265,14 +327,13 @@ def interrupted(arguments: list[str], *, at: str, watch: Callable[[str], None] |
     assert process.stdout is not None
     too_late = threading.Timer(90, os.killpg, (process.pid, signal.SIGKILL))
     too_late.start()
-    output = ''
+    output, pressed = '', False
     with process:
         for line in process.stdout:
             output += line
-            if watch is not None:
-                watch(line)
-            if line.startswith(at):
+            if not pressed and at(output):
                 # As a terminal does: to the process and to those that it started.
                 os.killpg(process.pid, signal.SIGINT)
+                pressed = True
     too_late.cancel()
     return process.returncode, output

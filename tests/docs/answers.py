@@ -1,4 +1,4 @@
-"""What the fake OpenAI answers to the prompts of the documentation and of the examples."""
+"""What the fake providers answer to the prompts of the documentation and of the examples."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ ANSWERS: dict[str, Any] = {
     'water': 'eau',
     'salt': 'sel',
     'milk': 'Milch',
+    'cheese': 'queso',
+    'honey': 'mêl',
     'Apfel': 'apple',
     'pomme': 'apple',
     'mela': 'apple',

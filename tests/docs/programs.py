@@ -91,7 +91,7 @@ class JumpingClock:
 
 @contextmanager
 def jumping_clock() -> Generator[JumpingClock]:
-    """Let every program, and the fake provider, go by a clock that jumps over what would be a wait."""
+    """Let every program, and the fake providers, go by a clock that jumps over what would be a wait."""
     clock = JumpingClock()
     with pytest.MonkeyPatch.context() as patch, Agent.using_sleep(clock.sleep):
         patch.setattr(SystemClock, 'now', lambda _: clock.now())

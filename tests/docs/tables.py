@@ -91,8 +91,16 @@ def faults(title: str) -> str:
     return _table(('fault', 'options', 'what happens'), rows)
 
 
+def inapplicable() -> str:
+    """The faults that a provider cannot have."""
+    fakes = FakeProviders().providers.values()
+    rows = ((f'`fake.{fake.name}`', f'`{name}`', why) for fake in fakes for name, why in fake.inapplicable.items())
+    return _table(('fake', 'fault', 'why not'), rows)
+
+
 TABLES: Mapping[str, Callable[..., str]] = {
-    function.__name__: function for function in (settings, lanes, served, facts, modules, operations, faults)
+    function.__name__: function
+    for function in (settings, lanes, served, facts, modules, operations, faults, inapplicable)
 }
 
 

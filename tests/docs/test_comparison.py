@@ -13,6 +13,9 @@ import pytest
 from conftest import ModelOf
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import BatchModelRequests as BuiltIn
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch import BatchModelRequests
 from pydantic_ai_batch.testing import FakeProviders, FakeRequest
@@ -72,6 +75,19 @@ async def test_the_comparison_is_true(
     settings = {'max_requests': RUNS, 'poll_interval': BRIEF, 'max_poll_interval': BRIEF}
     assert await what_comes_of_it(BuiltIn(**settings), inject, model_of) == theirs
     assert await what_comes_of_it(BatchModelRequests(**settings), inject, model_of) == ours
+
+
+async def test_chat_models_are_batched_here_and_refused_there() -> None:
+    settings = {'max_requests': 1, 'poll_interval': BRIEF, 'max_poll_interval': BRIEF}
+    with FakeProviders(processing=timedelta(0)) as fake:
+        async with fake.openai.client() as client:
+            model = OpenAIChatModel('gpt-5-mini', provider=OpenAIProvider(openai_client=client))
+            with pytest.raises(UserError, match='has no batch API'):
+                await Agent(model, capabilities=[BuiltIn(**settings)]).run('hello')
+            assert fake.openai.calls == []
+            run = await Agent(model, capabilities=[BatchModelRequests(**settings)]).run('hello')
+        assert run.output == 'Answer to: hello'
+        assert (fake.openai.count('create'), fake.openai.count('live')) == (1, 0)
 
 
 async def what_comes_of_it(

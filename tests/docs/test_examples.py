@@ -1,4 +1,4 @@
-"""Every program in `examples/` runs, against the fake OpenAI, as its first lines say."""
+"""Every program in `examples/` runs, against the fake providers, as its first lines say."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def fake(clock: JumpingClock) -> Iterator[FakeProviders]:
 @pytest.fixture
 def run(fake: FakeProviders, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs an example as `python examples/NAME.py ARGUMENTS` does, and returns what it prints."""
-    for name, value in fake.openai.environment.items():
-        monkeypatch.setenv(name, value)
+    for provider in fake.providers.values():
+        for name, value in provider.environment.items():
+            monkeypatch.setenv(name, value)
 
     def run(name: str, *arguments: str) -> str:
         path = ROOT / 'examples' / f'{name}.py'
@@ -71,5 +72,17 @@ def test_list_of_requests(run: Run, fake: FakeProviders) -> None:
     assert fake.openai.count('create') == 1
 
 
+def test_several_providers(run: Run, fake: FakeProviders) -> None:
+    lines = run('several_providers').splitlines()
+    assert lines[::2] == [row.text for row in sorted(fake.anthropic.billed, key=lambda row: lines.index(row.text))]
+    assert all(': Answer to: ' in line for line in lines[1::2])
+    assert {name: provider.count('create') for name, provider in fake.providers.items()} == {
+        'openai': 0,
+        'anthropic': 1,
+        'google': 1,
+    }
+
+
 def test_each_example_has_a_test() -> None:
-    assert {path.stem for path in (ROOT / 'examples').glob('*.py')} == {'agents', 'pending', 'list_of_requests'}
+    tested = {name.removeprefix('test_') for name in globals()}
+    assert {path.stem for path in (ROOT / 'examples').glob('*.py')} <= tested

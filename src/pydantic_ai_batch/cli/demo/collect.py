@@ -15,11 +15,12 @@ from pydantic_ai.messages import ModelMessage
 from rich.console import Console
 
 from pydantic_ai_batch import BatchModelRequests
-from pydantic_ai_batch.compat import read_ticket
+from pydantic_ai_batch.compat import counted, read_ticket
 
 from . import report
+from .providers import Triager, opened, triager_of
 from .tickets import Ticket, load_tickets
-from .triage import Triage, openai_model, pending_triage_agent
+from .triage import pending_triage_agent
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
@@ -30,15 +31,15 @@ def save(folder: Path, ticket: Ticket, history: list[ModelMessage]) -> None:
     (folder / f'{ticket.id}.json').write_bytes(ModelMessagesTypeAdapter.dump_json(history, indent=2))
 
 
-def run_collect(folder: Path, *, model_name: str, every: float) -> int:
+def run_collect(folder: Path, *, every: float) -> int:
     """Collect the pending histories in `folder`, and return the exit code: 0 if all of them were answered."""
     try:
-        return asyncio.run(_collect(report.make_console(), folder, model_name, every))
+        return asyncio.run(_collect(report.make_console(), folder, every))
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-async def _collect(console: Console, folder: Path, model_name: str, every: float) -> int:
+async def _collect(console: Console, folder: Path, every: float) -> int:
     histories = {
         ticket: ModelMessagesTypeAdapter.validate_json(path.read_bytes())
         for ticket in load_tickets()
@@ -46,11 +47,12 @@ async def _collect(console: Console, folder: Path, model_name: str, every: float
     }
     total = len(histories)
     console.print(f'Process {os.getpid()} found {total} histories.')
-    answered: list[tuple[Ticket, Triage]] = []
+    # A history says which model its request waits for.
+    triagers = {ticket: _triager(history) for ticket, history in histories.items()}
+    answered: list[report.Answered] = []
     failed: list[tuple[Ticket, BaseException]] = []
-    costs: list[report.Cost | None] = []
-    async with openai_model(model_name) as model:
-        agent = pending_triage_agent(model, BatchModelRequests())
+    async with opened(set(triagers.values())) as models:
+        agent = pending_triage_agent(BatchModelRequests())
         sweep = 0
         while histories:
             if sweep:
@@ -58,7 +60,11 @@ async def _collect(console: Console, folder: Path, model_name: str, every: float
             sweep += 1
             # Each run checks once, and ends. Those of one batch share the check.
             runs = await asyncio.gather(
-                *[agent.run(message_history=history) for history in histories.values()], return_exceptions=True
+                *[
+                    agent.run(message_history=history, model=models[triagers[ticket]])
+                    for ticket, history in histories.items()
+                ],
+                return_exceptions=True,
             )
             for ticket, run in zip(list(histories), runs, strict=True):
                 if isinstance(run, BaseException):
@@ -68,15 +74,21 @@ async def _collect(console: Console, folder: Path, model_name: str, every: float
                     histories[ticket] = run.all_messages()
                     save(folder, ticket, histories[ticket])
                 else:
-                    answered.append((ticket, run.output))
-                    costs.append(report.cost_of(run.all_messages()))
+                    cost = report.cost_of(run.all_messages())
+                    answered.append(report.Answered(ticket, triagers[ticket], run.output, cost))
                     del histories[ticket]
             console.print(f'Sweep {sweep}: {len(answered)} answered, {len(histories)} pending{_state(histories)}')
     console.print()
     report.failures(console, failed)
     report.results(console, answered, limit=total)
-    report.cost_line(console, report.total_cost(costs))
+    report.cost_line(console, answered)
     return 0 if len(answered) == total else 1
+
+
+def _triager(history: Sequence[ModelMessage]) -> Triager:
+    ticket = read_ticket(history[-1])
+    assert ticket is not None
+    return triager_of(ticket.batch.provider_name, ticket.batch.model_name)
 
 
 def _state(histories: Mapping[Ticket, Sequence[ModelMessage]]) -> str:
@@ -84,8 +96,6 @@ def _state(histories: Mapping[Ticket, Sequence[ModelMessage]]) -> str:
     states: dict[str, str] = {}
     for history in histories.values():
         if (ticket := read_ticket(history[-1])) is not None:
-            details = ticket.batch.provider_details or {}
-            counts: dict[str, int] = details.get('request_counts') or {}
-            status = details.get('status', ticket.batch.status)
-            states[ticket.batch.id] = f'{status}, {counts.get("completed", 0)} done'
-    return f' ({"; ".join(states.values())})' if states else ''
+            batch = ticket.batch
+            states[batch.id] = f'{batch.provider_name} {counted(batch)} of {batch.request_count}'
+    return f' ({", ".join(states.values())} done)' if states else ''

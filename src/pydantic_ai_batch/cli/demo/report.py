@@ -17,6 +17,7 @@ from rich.text import Text
 
 from pydantic_ai_batch.compat import PROCESSING_KEY
 
+from .providers import Triager
 from .tickets import Ticket
 from .triage import Sentiment, Triage
 
@@ -58,24 +59,54 @@ def failures(console: Console, failed: Sequence[tuple[Ticket, BaseException]]) -
         console.print(Text.assemble(('Not answered: ', 'red'), f'{", ".join(ids)}. {reason}'), soft_wrap=True)
 
 
-def results(console: Console, rows: Sequence[tuple[Ticket, Triage]], *, limit: int) -> None:
+@dataclass(frozen=True)
+class Cost:
+    """What responses cost in a batch, and what live requests with the same tokens would have cost."""
+
+    batch: Decimal = Decimal()
+    live: Decimal = Decimal()
+
+    @property
+    def saved(self) -> str:
+        """The difference, and what part of the live price it is."""
+        part = (self.live - self.batch) / self.live if self.live else Decimal()
+        return f'${self.live - self.batch:.4f} ({part:.0%})'
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.batch + other.batch, self.live + other.live)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A ticket with its triage, who made it, and what that cost, if it is known."""
+
+    ticket: Ticket
+    by: Triager
+    triage: Triage
+    cost: Cost | None
+
+
+def results(console: Console, rows: Sequence[Answered], *, limit: int) -> None:
     """The first results in a table, and the rest as counts."""
     if not rows:
         return
     roomy = console.width >= _LOG_WIDTH
     table = Table(box=_BOX, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column('Ticket', no_wrap=True)
-    table.add_column('Subject', no_wrap=True, overflow='ellipsis', ratio=1)
+    table.add_column('Provider', no_wrap=True)
+    table.add_column('Subject', no_wrap=True, overflow='ellipsis', ratio=3)
     table.add_column('Category', no_wrap=True)
     table.add_column('Prio', justify='center')
     if roomy:
         table.add_column('Mood', no_wrap=True)
     table.add_column('Human', justify='center')
-    table.add_column('Summary', ratio=2)
-    for ticket, triage in rows[:limit]:
+    table.add_column('Summary', ratio=5)
+    for row in rows[:limit]:
+        triage = row.triage
         table.add_row(
-            ticket.id,
-            Text(ticket.subject),
+            row.ticket.id,
+            row.by.provider.name,
+            Text(row.ticket.subject),
             triage.category,
             Text(str(triage.priority), style=_PRIORITY_STYLES[triage.priority]),
             *([Text(triage.sentiment, style=_SENTIMENT_STYLES.get(triage.sentiment, ''))] if roomy else []),
@@ -85,19 +116,8 @@ def results(console: Console, rows: Sequence[tuple[Ticket, Triage]], *, limit: i
     console.print(table)
     if len(rows) > limit:
         console.print(f'… and {len(rows) - limit} more.')
-    counts = Counter(triage.category.value for _, triage in rows)
+    counts = Counter(row.triage.category.value for row in rows)
     console.print('By category: ' + ', '.join(f'{name} {count}' for name, count in counts.most_common()))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What responses cost in a batch, and what live requests with the same tokens would have cost."""
-
-    batch: Decimal = Decimal()
-    live: Decimal = Decimal()
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.batch + other.batch, self.live + other.live)
 
 
 def cost_of(messages: Iterable[ModelMessage]) -> Cost | None:
@@ -114,36 +134,44 @@ def cost_of(messages: Iterable[ModelMessage]) -> Cost | None:
     return cost
 
 
-def total_cost(costs: Iterable[Cost | None]) -> Cost | None:
-    """The sum, or `None` if a part of it is not known."""
+def _total(rows: Iterable[Answered]) -> Cost | None:
+    """What rows cost together, or `None` if that of one is not known."""
     total = Cost()
-    for cost in costs:
-        if cost is None:
+    for row in rows:
+        if row.cost is None:
             return None
-        total += cost
+        total += row.cost
     return total
 
 
-def cost_table(console: Console, cost: Cost | None, *, tickets: int) -> None:
-    """What the tickets cost, what they would have cost live, and the same for a million of them."""
-    if cost is None or not cost.live:
-        console.print('genai-prices has no price for this model.')
-        return
-    table = Table(box=_BOX, show_edge=False, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column()
-    table.add_column(f'{tickets} tickets', justify='right')
-    table.add_column('a million like them', justify='right')
-    saved = cost.live - cost.batch
-    for name, amount, style in (
-        ('in a batch', cost.batch, ''),
-        ('live', cost.live, ''),
-        (f'saved ({saved / cost.live:.0%})', saved, 'bold green'),
-    ):
-        table.add_row(name, f'${amount:.4f}', f'${amount / tickets * 1_000_000:,.0f}', style=style)
+def cost_table(console: Console, rows: Sequence[Answered]) -> None:
+    """What the tickets of each model cost, and what they would have cost live."""
+    table = Table(box=_BOX, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column('Provider')
+    table.add_column('Model')
+    for name in ('Tickets', 'In a batch', 'Live', 'Saved', 'Saved on a million'):
+        table.add_column(name, justify='right')
+    by_model: dict[Triager, list[Answered]] = {}
+    for row in rows:
+        by_model.setdefault(row.by, []).append(row)
+    for by, own in by_model.items():
+        table.add_row(by.provider.name, by.model_name, *_amounts(own))
+    if len(by_model) > 1:
+        table.add_section()
+        table.add_row('together', '', *_amounts(rows), style='bold green')
     console.print(table)
 
 
-def cost_line(console: Console, cost: Cost | None) -> None:
+def _amounts(rows: Sequence[Answered]) -> list[str]:
+    """The cells of rows in the table of costs."""
+    count, cost = str(len(rows)), _total(rows)
+    if cost is None:
+        return [count, 'price unknown', '', '', '']
+    million = (cost.live - cost.batch) / len(rows) * 1_000_000
+    return [count, f'${cost.batch:.4f}', f'${cost.live:.4f}', cost.saved, f'${million:,.0f}']
+
+
+def cost_line(console: Console, rows: Sequence[Answered]) -> None:
     """The same in a line."""
-    if cost is not None:
-        console.print(f'Cost: ${cost.batch:.4f} in a batch; live, it would have been ${cost.live:.4f}.')
+    if rows and (cost := _total(rows)) is not None:
+        console.print(f'Cost: ${cost.batch:.4f} in batches; live, it would have been ${cost.live:.4f}.')

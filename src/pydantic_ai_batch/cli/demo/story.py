@@ -25,20 +25,23 @@ from pydantic_ai_batch.compat import read_ticket
 
 from . import report
 from .collect import INTERRUPTED, save
+from .providers import PROVIDERS, Triager, UnknownProvider, opened, titles, triager
 from .tickets import Ticket, load_tickets
-from .triage import Triage, openai_model, pending_triage_agent, triage_agent
+from .triage import Triage, pending_triage_agent, triage_agent
 
 if TYPE_CHECKING:
     from pydantic_ai_batch.testing import FakeProviders
 
-_KEY = 'OPENAI_API_KEY'
+_VARIABLES = '; or '.join(f'{provider.variables} for {provider.title}' for provider in PROVIDERS)
+"""What `--live` needs one of."""
+
 _OVERNIGHT = 6
 """How many tickets, of those that came in last, are left for the second process."""
 
 _SHOWN = 8
 """How many of the first results are shown."""
 
-_SECOND_PROCESS_START = timedelta(seconds=1.5)
+_SECOND_PROCESS_START = timedelta(seconds=2.5)
 """How much longer the fake takes for the second batch, so that the second process finds it running."""
 
 _NO_PROXY = ('NO_PROXY', 'no_proxy')
@@ -63,10 +66,10 @@ class _Pace:
 @dataclass(frozen=True)
 class _Demo:
     console: Console
-    model_name: str
+    triagers: Sequence[Triager]
     pace: _Pace
     fake: FakeProviders | None = None
-    """What answers; `None` is OpenAI."""
+    """What answers; `None` is the real providers."""
 
     @property
     def live(self) -> bool:
@@ -80,39 +83,51 @@ class _Demo:
             progress=progress,
         )
 
+    def dealt(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, Triager]]:
+        """The tickets, each with the model whose turn it is."""
+        return [(ticket, self.triagers[place % len(self.triagers)]) for place, ticket in enumerate(tickets)]
 
-def run_demo(*, live: bool, model_name: str, seconds: float, poll: float | None) -> int:
+
+def run_demo(*, live: bool, models: Sequence[str], seconds: float, poll: float | None) -> int:
     """Run the demo, and return the exit code: 0 if every ticket was answered."""
     console = report.make_console()
+    try:
+        triagers = [triager(model) for model in dict.fromkeys(models)]
+    except UnknownProvider as error:
+        _problem(str(error))
+        return 2
     if live:
-        if not os.environ.get(_KEY, '').strip():
-            _problem(
-                f'`--live` sends the tickets to OpenAI, which needs a key: set {_KEY}, or leave `--live` out to run '
-                'against a fake provider.'
-            )
+        with_key = [each for each in triagers if each.provider.has_key]
+        if not with_key:
+            _problem(f'`--live` needs the key of a provider: set {_VARIABLES}. Without `--live`, no key is needed.')
             return 2
+        for each in triagers:
+            if each not in with_key:
+                console.print(
+                    f'{each.provider.title} is skipped, as no key is set in {each.provider.variables}.', markup=False
+                )
         pace = _Pace(timedelta(seconds=1), timedelta(seconds=poll or 15), timedelta(seconds=poll or 120), poll or 60)
-        return _run(_Demo(console, model_name, pace))
+        return _run(_Demo(console, with_key, pace))
     try:
         from pydantic_ai_batch.testing import FakeProviders
 
         from .answers import answer_triage
     except ImportError as error:
-        _problem(f'{error} Or run `pydantic-ai-batch demo --live` with {_KEY} set, which needs no fake provider.')
+        _problem(f'{error} Or set {_VARIABLES}, and run `pydantic-ai-batch demo --live`, which needs no fakes.')
         return 1
     every = timedelta(seconds=poll or 0.5)
     with (
         FakeProviders(answer_triage, processing=timedelta(seconds=seconds)) as fake,
         _environment(
             {
-                **fake.openai.environment,
+                **{name: value for each in fake.providers.values() for name, value in each.environment.items()},
                 # A proxy of the user's cannot reach this machine's loopback.
                 **{name: ','.join(filter(None, (os.environ.get(name), '127.0.0.1'))) for name in _NO_PROXY},
             }
         ),
     ):
         pace = _Pace(timedelta(seconds=0.7), every, every, every.total_seconds())
-        return _run(_Demo(console, model_name, pace, fake))
+        return _run(_Demo(console, triagers, pace, fake))
 
 
 @contextmanager
@@ -133,22 +148,24 @@ def _environment(changes: Mapping[str, str]) -> Generator[None]:
 def _run(demo: _Demo) -> int:
     console, tickets = demo.console, load_tickets()
     now, later = tickets[:-_OVERNIGHT], tickets[-_OVERNIGHT:]
+    names = titles(demo.triagers)
     if demo.live:
         console.print(
-            f'The {len(tickets)} tickets go to OpenAI, in two batches of {demo.model_name} that cost a few cents. '
-            'A batch takes minutes, sometimes hours, and 24 hours at most. Ctrl-C cancels the first one, of which '
-            'OpenAI bills what it has answered by then.',
+            f'The {len(tickets)} tickets go to {names}, in two batches of each model, which cost a few cents. A batch '
+            'takes minutes, sometimes hours, and a day or two at most. Ctrl-C cancels the batches that are waited for, '
+            'of which the providers bill what they have answered by then.',
             markup=False,
         )
     else:
         console.print(
-            "No key is needed: OpenAI's own client sends the requests to a fake OpenAI on this machine, which answers "
-            'by keywords and takes seconds where the real one takes minutes to hours. `--live` sends them to OpenAI.'
+            f'No key is needed: the clients of {names} send the requests to fakes on this machine, which answer by '
+            'keywords and take seconds where the real ones take minutes to hours. `--live` sends them to the '
+            'providers whose keys are set.'
         )
     try:
         answered = asyncio.run(_first_part(demo, now))
     except KeyboardInterrupt:
-        console.print('\nStopped. If the batch was submitted, it is being cancelled: no run waits for it any more.')
+        console.print('\nStopped. Batches that were submitted are being cancelled: no run waits for them any more.')
         return INTERRUPTED
     if not answered:
         return 1
@@ -164,39 +181,47 @@ def _run(demo: _Demo) -> int:
 
 
 async def _first_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
-    """Triage `tickets` in one batch, waiting for it, and return how many were answered."""
-    console = demo.console
+    """Triage `tickets` in a batch of each model, waiting for them, and return how many were answered."""
+    console, count = demo.console, len(demo.triagers)
     report.heading(
         console,
-        f'1 · {len(tickets)} agent runs, one batch',
-        f'One agent, {len(tickets)} support tickets, and `asyncio.gather`. The capability `BatchModelRequests` puts '
-        'the requests of all runs into one batch, checks on it, and hands each run its own answer, typed as ever.',
+        f'1 · {len(tickets)} agent runs, {_batches(count)}',
+        f'One agent, {len(tickets)} support tickets, and `asyncio.gather`. '
+        + (f'The tickets go to {titles(demo.triagers)} in turn. ' if count > 1 else '')
+        + 'One capability, `BatchModelRequests`, puts the requests of all runs into '
+        + ('one batch for each model' if count > 1 else 'one batch')
+        + f', checks on {"them" if count > 1 else "it"}, and hands each run its own answer, typed as ever.',
     )
-    async with openai_model(demo.model_name) as model:
-        agent = triage_agent(model, demo.batching(progress=True))
-        runs = await asyncio.gather(*[agent.run(ticket.prompt) for ticket in tickets], return_exceptions=True)
-    rows: list[tuple[Ticket, Triage]] = []
+    dealt = demo.dealt(tickets)
+    async with opened(demo.triagers) as models:
+        agent = triage_agent(demo.batching(progress=True))
+        runs = await asyncio.gather(
+            *[agent.run(ticket.prompt, model=models[by]) for ticket, by in dealt], return_exceptions=True
+        )
+    answered: list[report.Answered] = []
     failed: list[tuple[Ticket, BaseException]] = []
-    costs: list[report.Cost | None] = []
-    for ticket, run in zip(tickets, runs, strict=True):
+    for (ticket, by), run in zip(dealt, runs, strict=True):
         if isinstance(run, BaseException):
             failed.append((ticket, run))
         else:
-            rows.append((ticket, run.output))
-            costs.append(report.cost_of(run.all_messages()))
+            answered.append(report.Answered(ticket, by, run.output, report.cost_of(run.all_messages())))
     console.print()
     report.failures(console, failed)
-    if not rows:
+    if not answered:
         return 0
-    report.results(console, rows, limit=_SHOWN)
+    report.results(console, answered, limit=_SHOWN)
     report.heading(
         console,
         '2 · What it cost',
         'Providers take about half off in a batch. Both sums come from `response.cost()`, for the same tokens'
-        + ('.' if demo.live else ': the prices are real, and the fake counts a token for every four bytes.'),
+        + ('.' if demo.live else ': the prices are real, and the fakes count a token for every four bytes.'),
     )
-    report.cost_table(console, report.total_cost(costs), tickets=len(rows))
-    return len(rows)
+    report.cost_table(console, answered)
+    return len(answered)
+
+
+def _batches(count: int) -> str:
+    return 'one batch' if count == 1 else f'{count} batches'
 
 
 def _second_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
@@ -212,7 +237,7 @@ def _second_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
         demo.fake.processing += _SECOND_PROCESS_START
     folder = Path(tempfile.mkdtemp(prefix='pydantic-ai-batch-demo-'))
     command = [sys.executable, '-m', 'pydantic_ai_batch.cli', 'demo-collect', str(folder)]
-    command += ['--model', demo.model_name, '--every', str(demo.pace.sweep)]
+    command += ['--every', str(demo.pace.sweep)]
     try:
         pending = asyncio.run(_submit(demo, tickets, folder))
         collected = 1
@@ -223,7 +248,7 @@ def _second_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
     except KeyboardInterrupt:
         result = INTERRUPTED
     if result != 0 and demo.live and any(folder.iterdir()):
-        console.print(f'\nThe batch stays at OpenAI for 30 days. To collect it again, with {_KEY} set:\n')
+        console.print('\nThe answers stay with the providers for weeks. To collect them again, with the same keys:\n')
         console.print(Text('  ' + shlex.join(command)), soft_wrap=True)
     else:
         shutil.rmtree(folder)
@@ -232,9 +257,12 @@ def _second_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
 
 async def _submit(demo: _Demo, tickets: Sequence[Ticket], folder: Path) -> int:
     """Run the agent until every request is submitted, store the histories, and return how many are pending."""
-    async with openai_model(demo.model_name) as model:
-        agent = pending_triage_agent(model, demo.batching(progress=False))
-        runs = await asyncio.gather(*[agent.run(ticket.prompt) for ticket in tickets], return_exceptions=True)
+    dealt = demo.dealt(tickets)
+    async with opened(demo.triagers) as models:
+        agent = pending_triage_agent(demo.batching(progress=False))
+        runs = await asyncio.gather(
+            *[agent.run(ticket.prompt, model=models[by]) for ticket, by in dealt], return_exceptions=True
+        )
     pending: dict[Ticket, AgentRunResult[Triage | PendingModelResponse]] = {}
     failed: list[tuple[Ticket, BaseException]] = []
     for ticket, run in zip(tickets, runs, strict=True):
@@ -246,7 +274,7 @@ async def _submit(demo: _Demo, tickets: Sequence[Ticket], folder: Path) -> int:
     report.failures(demo.console, failed)
     batches = {ticket.batch.id for run in pending.values() if (ticket := read_ticket(run.response))}
     demo.console.print(
-        f'{len(pending)} runs ended, their requests pending in {", ".join(batches) or "no batch"}.\n'
+        f'{len(pending)} runs ended, their requests pending in {_batches(len(batches))}.\n'
         f'Their histories are files in {folder} now.',
         markup=False,
         soft_wrap=True,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Annotated
 
-from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_ai import Agent, PendingModelResponse
-from pydantic_ai.models.openai import OpenAIResponsesModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch import BatchModelRequests
 
@@ -65,20 +60,11 @@ class Triage(BaseModel):
     """Whether a person has to answer, because it is urgent, unclear, or too much for a standard reply."""
 
 
-def triage_agent(model: OpenAIResponsesModel, batching: BatchModelRequests) -> Agent[None, Triage]:
-    """An agent whose runs wait for their answers."""
-    return Agent(model, output_type=Triage, instructions=INSTRUCTIONS, capabilities=[batching])
+def triage_agent(batching: BatchModelRequests) -> Agent[None, Triage]:
+    """An agent whose runs wait for their answers. Each is given its model."""
+    return Agent(output_type=Triage, instructions=INSTRUCTIONS, capabilities=[batching])
 
 
-def pending_triage_agent(
-    model: OpenAIResponsesModel, batching: BatchModelRequests
-) -> Agent[None, Triage | PendingModelResponse]:
+def pending_triage_agent(batching: BatchModelRequests) -> Agent[None, Triage | PendingModelResponse]:
     """The same agent, whose runs end when their request is submitted, to be resumed later."""
-    return Agent(model, output_type=[Triage, PendingModelResponse], instructions=INSTRUCTIONS, capabilities=[batching])
-
-
-@asynccontextmanager
-async def openai_model(name: str) -> AsyncGenerator[OpenAIResponsesModel]:
-    """The model, at the endpoint and with the key that OpenAI's client finds in the environment."""
-    async with AsyncOpenAI() as client:
-        yield OpenAIResponsesModel(name, provider=OpenAIProvider(openai_client=client))
+    return Agent(output_type=[Triage, PendingModelResponse], instructions=INSTRUCTIONS, capabilities=[batching])
