@@ -42,6 +42,8 @@ class BatchedModel(WrapperModel):
         self.lane = lane_for(wrapped)
         self._parkable: str | None = None
         """The ID of the pending response that this wrapper returned last, and may wait on."""
+        self._submitted: set[str] = set()
+        """The batches that it submitted the request in, whose keys it need not ask for."""
 
     async def request(
         self,
@@ -56,6 +58,8 @@ class BatchedModel(WrapperModel):
             request = self._batch_request('', messages, model_settings, model_request_parameters)
             return await self._submit(request, resubmissions=0)
         request = self._batch_request(ticket.custom_id, messages[:-1], model_settings, model_request_parameters)
+        if self._parkable == last.provider_response_id and ticket.batch.id in self._submitted:
+            return await self._wait(request, last, ticket, self._own_key(ticket))
         key = await self._key(ticket)
         if self._parkable == last.provider_response_id:
             return await self._wait(request, last, ticket, key)
@@ -130,6 +134,7 @@ class BatchedModel(WrapperModel):
             else None,
         )
         self._parkable = ticket.response_id
+        self._submitted.add(placed.batch.id)
         # No model name: an answer may name a dated model, and two names would make the framework take the answer for
         # another model's and drop what this turn accumulated before it.
         return ModelResponse(
@@ -212,6 +217,10 @@ class BatchedModel(WrapperModel):
             with_batch(error, ticket.batch)
             if again and ticket.resubmissions:
                 error.add_note(f'It was submitted {ticket.resubmissions + 1} times, the last in {ticket.batch.id!r}.')
+            raise
+        except Exception:
+            # A model with batch methods of its own may raise what it likes, as it does live.
+            self.pool.report('failed', self.lane, batch=ticket.batch)
             raise
         self.pool.report('answered', self.lane, batch=ticket.batch)
         return compat.settle_details(response, ticket)

@@ -219,7 +219,9 @@ def http_answer(model_name: str, result: BatchResult) -> tuple[int, bytes]:
     if result.status in ('expired', 'canceled'):
         raise ModelAPIError(model_name, f'The request {result.status} in its batch before the model ran it.')
     if result.status == 'succeeded':
-        return 200, (result.body or '').encode('utf-8', 'surrogatepass')
+        body = (result.body or '').encode('utf-8', 'surrogatepass')
+        json.loads(body)
+        return 200, body
     answer = json.loads(result.body or '')
     body: Any = answer['body']
     if isinstance(body, dict) and (errors := cast('dict[str, Any]', body).get('errors')):

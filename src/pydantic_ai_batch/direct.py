@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
-from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests, infer_model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 from pydantic_ai.settings import merge_model_settings
@@ -202,8 +203,22 @@ def _prepared(model: Model, request: BatchRequest) -> BatchRequest:
     parameters = request.model_request_parameters
     if parameters.instruction_parts is None and (instructions := _instructions(request.messages)) is not None:
         parameters = replace(parameters, instruction_parts=[InstructionPart(content=instructions)])
-    messages = model.prepare_messages(list(request.messages), parameters)
+    messages = request.messages
+    if not _is_plain(model, messages):
+        messages = model.prepare_messages(list(messages), parameters)
     return replace(request, messages=messages, model_request_parameters=parameters)
+
+
+def _is_plain(model: Model, messages: Sequence[ModelMessage]) -> bool:
+    """Whether messages are a single prompt in text, which preparing would return as it is, for a third of all the work.
+
+    Only a profile that guards against special tokens in a prompt changes one.
+    """
+    if len(messages) != 1 or not isinstance(message := messages[0], ModelRequest) or len(message.parts) != 1:
+        return False
+    part = message.parts[0]
+    guarded = cast('dict[str, Any]', model.profile).get('may_tokenize_special_tokens_in_content', False)
+    return type(part) is UserPromptPart and isinstance(part.content, str) and not guarded
 
 
 def _instructions(messages: Sequence[ModelMessage]) -> str | None:
@@ -376,7 +391,8 @@ class _ListCall:
             if isinstance(result, NotRun):
                 raise not_run(self.lane.model, result)
             self._outcomes[row.place] = await self.lane.decode(result, request)
-        except ModelAPIError as error:
+        except Exception as failure:
+            error = as_model_error(self.lane.model, failure)
             again = result.again if isinstance(result, NotRun) else resubmits(result, error)
             if again and row.resubmissions < self.settings.max_resubmissions:
                 row.resubmissions += 1

@@ -228,12 +228,13 @@ class BatchWatch:
                 if await self._read(last=reads == _MAX_READS):
                     break
             readable = self.lane.readable(self.batch)
-            if ended and len(self._delivered) < readable:
+            keyless = sum(stray.keyless for stray in self.strays)
+            if ended and len(self._delivered) + keyless < readable:
                 # Its end can be seen before its results are there, or before all of them are.
                 self.history.failed += 1
                 if self.history.failed <= MAX_FAILED_CHECKS:
                     return False
-                if not self._delivered:
+                if not self._delivered and not keyless:
                     raise ResultsGone(
                         self.lane.model.model_name,
                         f'Batch {self.batch.id!r} has {readable} results, and not one of them can be read.',

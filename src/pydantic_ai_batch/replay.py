@@ -1,9 +1,9 @@
 """Capture and replay: how a model without a batch codec of its own encodes and decodes.
 
-A shadow of the model is the same model with another HTTP transport under its SDK client. Asked to make a request, it
-goes all the way that the live model goes, and the transport takes the request down instead of sending it. Given a
-provider's stored answer, or error, the transport plays it back, and the shadow reads it as the live model would. So no
-mapping is written twice, and a batched request, response or error is what the live one would have been.
+A shadow of the model is the same model with another HTTP client under its SDK client. Asked to make a request, it
+goes all the way that the live model goes, and the HTTP client takes the request down instead of sending it. Given a
+provider's stored answer, or error, the HTTP client plays it back, and the shadow reads it as the live model would. So
+no mapping is written twice, and a batched request, response or error is what the live one would have been.
 """
 
 from __future__ import annotations
@@ -68,11 +68,9 @@ def _shadow(model: Model, client: object) -> Model:
 
 
 def _shadow_client(model: Model) -> object:
-    """The user's SDK client, with its settings, on a transport that sends nothing."""
-    import httpx2
-
+    """The user's SDK client, with its settings, over an HTTP client that sends nothing."""
     client = cast('Any', model).client
-    http_client = httpx2.AsyncClient(transport=_transport())
+    http_client = _http_client()
     if type(client).__module__.split('.')[0] == 'google':
         from google.genai import Client
         from google.genai.types import HttpOptions, HttpRetryOptions
@@ -85,18 +83,19 @@ def _shadow_client(model: Model) -> object:
     return client.with_options(http_client=http_client, max_retries=0)
 
 
-def _transport() -> httpx2.AsyncBaseTransport:
+def _http_client() -> httpx2.AsyncClient:
     import httpx2
 
-    class Transport(httpx2.AsyncBaseTransport):
-        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    class Client(httpx2.AsyncClient):
+        """Answers before there is anything to log or trace, as nothing is sent."""
+
+        async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
             exchange = _exchange.get()
             exchange.sent.append((request.url.path, await request.aread()))
-            return httpx2.Response(
-                exchange.status_code, content=exchange.body, headers={'content-type': 'application/json'}
-            )
+            headers = {'content-type': 'application/json'}
+            return httpx2.Response(exchange.status_code, content=exchange.body, headers=headers, request=request)
 
-    return Transport()
+    return Client()
 
 
 @contextmanager
@@ -176,8 +175,8 @@ class ReplayCodec:
 
     async def decode(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:
         """The response the model would make of the result live."""
-        status_code, body = compat.http_answer(model.model_name, result)
         try:
+            status_code, body = compat.http_answer(model.model_name, result)
             response = await replay(model, request, status_code, body)
         except ModelAPIError:
             raise

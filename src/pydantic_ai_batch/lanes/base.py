@@ -141,8 +141,8 @@ UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """The time of a batch's creation where the provider gives none that can be read."""
 
 
-def listed_batches(data: Any) -> list[dict[str, Any]]:
-    """The batches of a page of a listing.
+def listed_batches(data: Any, *, key: str = 'id') -> list[dict[str, Any]]:
+    """The batches of a page of a listing, each with an ID under `key`.
 
     Raises:
         ListingIncomplete: It is no list of batches. A page that says nothing must not prove that there is no batch.
@@ -150,7 +150,7 @@ def listed_batches(data: Any) -> list[dict[str, Any]]:
     items = list_of_objects(data)
     if not isinstance(data, list) or len(items) != len(cast('list[Any]', data)):
         raise ListingIncomplete('The provider answered with something that is no listing.')
-    if not all(isinstance(item.get('id'), str) and item['id'] for item in items):
+    if not all(isinstance(item.get(key), str) and item[key] for item in items):
         raise ListingIncomplete('The provider listed batches without IDs.')
     return items
 

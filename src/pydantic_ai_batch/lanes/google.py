@@ -8,13 +8,16 @@ read for either kind of batch. States are matched by their last word, as `BATCH_
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+from urllib.parse import urlencode
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
@@ -33,6 +36,7 @@ from .base import (
     Payload,
     Stray,
     file_name,
+    listed_batches,
 )
 from .errors import connection_error, http_error, unreadable
 from .lines import damaged, dump_json, list_of_objects, object_in, parse_object, parse_time, split_lines
@@ -61,7 +65,7 @@ _STATES: dict[str, BatchStatus] = {
 }
 
 _PAGE = 100
-_MAX_LISTED = 10_000
+_MAX_PAGES = 100
 _CHUNK = 1 << 20
 _SPOOL_BYTES = 32_000_000
 
@@ -135,9 +139,9 @@ class GoogleLane(Lane):
         check_allow_model_requests()
         options: dict[str, Any] = {'retry_options': {'attempts': 1}}
         source: Any = []
-        if payload.size <= INLINE_BYTES:
+        if (inline := _inline(payload)) is not None:
             # Put into the call as they were encoded: the SDK's own types for them would convert each once more.
-            options['extra_body'] = {'batch': {'inputConfig': {'requests': {'requests': _inline(payload)}}}}
+            options['extra_body'] = {'batch': {'inputConfig': {'requests': {'requests': inline}}}}
         else:
             source = payload.receipt.get('input_file')
             if source is None:
@@ -184,7 +188,9 @@ class GoogleLane(Lane):
     async def status(self, batch: Batch) -> Batch:
         """The batch as the provider describes it now."""
         check_allow_model_requests()
-        operation = await self._operation(batch.id)
+        operation = await self._operation(_name(batch))
+        if 'metadata' not in operation:
+            raise unreadable(self.model.model_name, 'something that is no batch')
         updated = self._batch(operation, batch)
         if updated.status == 'ended':
             self._outputs[batch.id] = operation
@@ -195,12 +201,15 @@ class GoogleLane(Lane):
             found = await self.client.aio.operations.get(
                 _raw_operation(name), config={'http_options': {'retry_options': {'attempts': 1}}}
             )
-        return found.raw
+        raw: object = found.raw
+        if not isinstance(raw, dict):
+            raise unreadable(self.model.model_name, 'something that is no JSON object')
+        return cast('dict[str, Any]', raw)
 
     async def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
         """The results, wherever the operation has them."""
         check_allow_model_requests()
-        operation = self._outputs.pop(batch.id, None) or await self._operation(batch.id)
+        operation = self._outputs.pop(batch.id, None) or await self._operation(_name(batch))
         output = _output(operation)
         file = output.get('responsesFile')
         if isinstance(file, str) and file:
@@ -261,26 +270,26 @@ class GoogleLane(Lane):
         check_allow_model_requests()
         with self._errors():
             await self.client.aio.batches.cancel(
-                name=batch.id, config={'http_options': {'retry_options': {'attempts': 1}}}
+                name=_name(batch), config={'http_options': {'retry_options': {'attempts': 1}}}
             )
         return await self.status(batch)
 
     async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag in their display name, newest first."""
         check_allow_model_requests()
-        found: list[str] = []
-        listed = 0
-        with self._errors():
-            async for job in await self.client.aio.batches.list(
-                config={'page_size': _PAGE, 'http_options': {'retry_options': {'attempts': 1}}}
-            ):
-                listed += 1
-                if job.name and job.display_name == file_name(payload.tag):
-                    found.append(job.name)
-                if job.create_time is not None and job.create_time < since:
-                    break
-                if listed >= _MAX_LISTED:
-                    raise ListingIncomplete(f'{listed} batches were listed.')
+        found: list[Mapping[str, Any]] = []
+        token = ''
+        for _ in range(_MAX_PAGES):
+            page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token})}')
+            # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
+            jobs = listed_batches(page.get('operations', []), key='name')
+            found += [job for job in jobs if object_in(job, 'metadata').get('displayName') == file_name(payload.tag)]
+            token = page.get('nextPageToken')
+            oldest = parse_time(object_in(jobs[-1], 'metadata').get('createTime')) if jobs else None
+            if not token or (oldest is not None and oldest < since):
+                break
+        else:
+            raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
         stub = Batch(
             id='',
             model_name=self.model.model_name,
@@ -291,8 +300,7 @@ class GoogleLane(Lane):
             request_count=payload.count,
             provider_details={'input_file': payload.receipt['input_file']} if 'input_file' in payload.receipt else {},
         )
-        batches = [self._batch({**await self._operation(name), 'name': name}, stub) for name in found]
-        return sorted(batches, key=lambda batch: batch.created_at)
+        return sorted((self._batch(job, stub) for job in found), key=lambda batch: batch.created_at)
 
     async def discard(self, payload: Payload) -> None:
         """Delete the input file that no batch was made of."""
@@ -364,17 +372,24 @@ class GoogleLane(Lane):
             raise connection_error(name, error) from error
 
 
+def _name(batch: Batch) -> str:
+    """The batch's name, which a message history may have made up, as it can stand in a path."""
+    if not re.fullmatch(r'batches/[A-Za-z0-9_-]+', batch.id):
+        raise UserError(f'{batch.id!r} is no name of a Gemini batch.')
+    return batch.id
+
+
 def _raw_operation(name: str) -> Any:
     """An operation that keeps the provider's answer as it is: the SDK's own type for batches reads only half of it."""
     from google.genai import types
 
     class RawOperation(types.Operation):
-        raw: Mapping[str, Any]
+        raw: Any
 
         @classmethod
         def from_api_response(cls, api_response: Any, is_vertex_ai: bool = False) -> RawOperation:
             operation = cls()
-            operation.raw = cast('Mapping[str, Any]', api_response) if isinstance(api_response, dict) else {}
+            operation.raw = api_response
             return operation
 
     operation = RawOperation()
@@ -382,9 +397,16 @@ def _raw_operation(name: str) -> Any:
     return operation
 
 
-def _inline(payload: Payload) -> list[dict[str, Any]]:
-    lines = (parse_object(line) or {} for line in payload.open())
-    return [{'request': line['request'], 'metadata': {'key': line['key']}} for line in lines]
+def _inline(payload: Payload) -> list[dict[str, Any]] | None:
+    """The requests as they are put into a create call, or `None` if that would be too large.
+
+    What counts is how the SDK writes the call, with spaces and each character that is not ASCII escaped.
+    """
+    if payload.size > INLINE_BYTES:
+        return None
+    lines = [parse_object(line) or {} for line in payload.open()]
+    requests = [{'request': line['request'], 'metadata': {'key': line['key']}} for line in lines]
+    return requests if len(json.dumps(requests)) <= INLINE_BYTES else None
 
 
 def _output(operation: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from pydantic_ai.models.batch import Batch, BatchResult, EncodedBatchRequest
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
 from pydantic_ai_batch.per_model import PerModel
 
@@ -76,6 +77,12 @@ class NativeLane(Lane):
     async def identity(self) -> str:
         """The group of this model's requests, asked for once, as encoding may leave something behind in a model."""
         return _groups.get(self.model) or _groups.keep(self.model, await super().identity())
+
+    async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """Decode a result. The error that a model makes of a failed request, of whatever class, is the one it raises."""
+        if result.status == 'errored':
+            return self.model.batch_decode(result, request)
+        return await super().decode(result, request)
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of a payload, which is taken apart again for the model."""

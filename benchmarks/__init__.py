@@ -1,0 +1,1 @@
+"""Measurements beside other ways to do the same, as ratios from one run: `python -m benchmarks`."""
