@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai import AsyncOpenAI
 from pydantic_ai.exceptions import (
     ModelAPIError,
@@ -25,6 +27,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch import LANES, Lane, LaneInfo, lane_for
+from pydantic_ai_batch.lanes import openai as openai_lane
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Stray
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
@@ -605,3 +608,33 @@ def test_every_fact_about_a_lane_has_a_source(info: LaneInfo):
     known = {name for name in facts if getattr(info, name) is not None}
     assert known - info.sources.keys() == set()
     assert info.sources.keys() - facts == set()
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=30),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+            max_leaves=8,
+        ),
+        max_size=4,
+    ),
+    st.booleans(),
+    st.sampled_from([(', ', ': '), (',', ':')]),
+)
+def test_a_body_that_is_cut_out_of_its_line_is_the_body(body: dict[str, Any], escaped: bool, separators: Any):
+    line = {
+        'id': 'batch_req_1',
+        'custom_id': 'tag-7',
+        'response': {'status_code': 200, 'request_id': 'r', 'body': body},
+        'error': None,
+    }
+    text = json.dumps(line, ensure_ascii=escaped, separators=separators)
+    read = openai_lane._read_line(text.encode('utf-8', 'surrogatepass'))  # pyright: ignore[reportPrivateUsage]
+    if isinstance(read, Stray):
+        # A lone surrogate that is not escaped is no UTF-8.
+        assert read.custom_id == 'tag-7'
+    else:
+        assert (read.custom_id, read.status) == ('tag-7', 'succeeded')
+        assert json.loads(read.body or '') == body

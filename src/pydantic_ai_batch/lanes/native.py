@@ -79,7 +79,7 @@ class NativeLane(Lane):
         return _groups.get(self.model) or _groups.keep(self.model, await super().identity())
 
     async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
-        """Decode a result. The error that a model makes of a failed request, of whatever class, is the one it raises."""
+        """Decode a result. The error that a model makes of a failed request, of whatever class, is raised as it is."""
         if result.status == 'errored':
             return self.model.batch_decode(result, request)
         return await super().decode(result, request)

@@ -8,6 +8,7 @@ bodies as JSON in a string, errors as plain text.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -359,8 +360,20 @@ def _seems_over(item: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
     return total > 0 and counts.get('completed', 0) + counts.get('failed', 0) >= total
 
 
+_SUCCESS = re.compile(
+    rb'\s*\{\s*"id"\s*:\s*"[^"\\]*"\s*,\s*"custom_id"\s*:\s*"([A-Za-z0-9_-]+)"\s*,\s*"response"\s*:\s*'
+    rb'\{\s*"status_code"\s*:\s*2\d\d\s*,\s*"request_id"\s*:\s*"[^"\\]*"\s*,\s*"body"\s*:\s*(?=\{)'
+)
+_SUCCESS_END = re.compile(rb'(?<=\})\s*\}\s*,\s*"error"\s*:\s*null\s*\}\s*$')
+
+
 def _read_line(line: bytes) -> BatchResult | Stray:
     """What a line of an output or error file says of its request."""
+    # A line as OpenAI writes it is cut open and its body left as it is: decoding the answer parses that anyway.
+    if (head := _SUCCESS.match(line)) and (end := _SUCCESS_END.search(line, max(head.end(), len(line) - 100))):
+        with suppress(UnicodeDecodeError):
+            body = line[head.end() : end.start()].decode()
+            return BatchResult(custom_id=head[1].decode(), status='succeeded', body=body)
     item = parse_object(line)
     if item is None:
         return damaged(line, 'custom_id')
