@@ -631,7 +631,7 @@ def test_a_body_that_is_cut_out_of_its_line_is_the_body(body: dict[str, Any], es
         'error': None,
     }
     text = json.dumps(line, ensure_ascii=escaped, separators=separators)
-    read = openai_lane._read_line(text.encode('utf-8', 'surrogatepass'))  # pyright: ignore[reportPrivateUsage]
+    read = openai_lane._read_line(text.encode('utf-8', 'surrogatepass'))
     if isinstance(read, Stray):
         # A lone surrogate that is not escaped is no UTF-8.
         assert read.custom_id == 'tag-7'
