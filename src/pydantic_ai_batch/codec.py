@@ -115,8 +115,11 @@ class NativeCodec:
             request = replace(request, model_settings=settings)
         try:
             return await model.batch_encode(request)
-        except (ValueError, TypeError) as error:
-            # A lone surrogate or an object that is no JSON: pydantic's serialiser raises a `ValueError`.
+        except (UserError, ModelAPIError):
+            raise
+        except Exception as error:
+            # A lone surrogate, an object that is no JSON, a file that cannot be fetched: whatever it is, it is this
+            # request's trouble and no other's.
             raise RequestNotSendable(model.model_name, f'The request cannot be encoded: {error}') from error
 
     async def decode(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:

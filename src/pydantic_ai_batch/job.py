@@ -110,12 +110,13 @@ async def _settle(lane: Lane, payload: Payload, since: datetime, clock: Clock, l
     """Find the batch whose creation had no reply, or `None` when the provider's listing shows that there is none."""
     lost_at = utc(clock)
     looks = 0
+    running = False
     while True:
         found: list[Batch] = []
-        proven = running = False
+        proven = False
         try:
             found = await lane.find(payload, since=since)
-            proven = lane.info.listing_proves_absence
+            proven, running = lane.info.listing_proves_absence, False
         except Undecided as undecided:
             running = True
             _log.info('The batch with tag %s is not found yet: %s', payload.tag, undecided)
@@ -142,7 +143,8 @@ async def _settle(lane: Lane, payload: Payload, since: datetime, clock: Clock, l
 
 async def _keep_one(lane: Lane, payload: Payload, found: list[Batch]) -> Batch:
     """The oldest of the batches with one tag. Others, of a transport that repeats calls by itself, are cancelled."""
-    kept, *doubles = found
+    # A listing that changes while it is paged through may show a batch twice.
+    kept, *doubles = {batch.id: batch for batch in found}.values()
     for double in doubles:
         _log.warning('Batch %s is a second one of tag %s: cancelling it.', double.id, payload.tag)
         with suppress(ModelAPIError):
@@ -224,9 +226,14 @@ class BatchWatch:
             if was != 'ended':
                 # From here on only downloads are tried again, which need not wait as long as the batch may have.
                 self.history.polls = 0
-            for reads in range(1, _MAX_READS + 1):
-                if await self._read(last=reads == _MAX_READS):
-                    break
+            try:
+                for reads in range(1, _MAX_READS + 1):
+                    if await self._read(last=reads == _MAX_READS):
+                        break
+            except ModelAPIError:
+                # A batch that has not ended need not have results.
+                if not late:
+                    raise
             readable = self.lane.readable(self.batch)
             keyless = sum(stray.keyless for stray in self.strays)
             if ended and len(self._delivered) + keyless < readable:

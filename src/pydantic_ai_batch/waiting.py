@@ -87,7 +87,8 @@ class Waits:
         self.state = state
         self.tasks = tasks
         self._waits: dict[FlightKey, _Wait] = {}
-        self._looks: dict[FlightKey, _Look] = {}
+        # Shared by those alone whose histories agree on the batch's age, which a made-up one may not.
+        self._looks: dict[tuple[FlightKey, datetime], _Look] = {}
 
     async def wait(self, lane: Lane, key: FlightKey, submitted: Submitted) -> BatchResult | NotRun:
         """Wait until the batch has ended and the request's result was read, however long that takes.
@@ -114,7 +115,7 @@ class Waits:
                 if not futures:
                     del wait.futures[submitted.custom_id]
             if not wait.futures and wait.poller is not None and self._waits.get(key) is wait:
-                del self._waits[key]
+                self._forget(key, wait)
                 wait.poller.cancel()
             raise
 
@@ -153,15 +154,20 @@ class Waits:
                         if not watch.delivered(custom_id):
                             wait.resolve(custom_id, watch.missing(custom_id))
                     await self._finish(lane, key, watch)
+                # Before anything else is awaited, so that whoever comes now starts a wait of their own.
+                self._forget(key, wait)
         except Exception as failure:
             error = failure
         finally:
-            if self._waits.get(key) is wait:
-                del self._waits[key]
+            self._forget(key, wait)
         for result in last:
             wait.resolve(result.custom_id, result)
         if error is not None:
             wait.fail(error)
+
+    def _forget(self, key: FlightKey, wait: _Wait) -> None:
+        if self._waits.get(key) is wait:
+            del self._waits[key]
 
     async def _until_read(self, watch: job.BatchWatch, wait: _Wait) -> None:
         done = False
@@ -214,9 +220,10 @@ class Waits:
             history.polls += 1
             history.answered(status[1])
             return Looked(*status, None, history)
-        look = self._looks.get(key)
-        if look is None:
-            look = self._looks[key] = self._start_look(lane, key, submitted.batch, history)
+        shared = (key, submitted.batch.created_at)
+        if (look := self._looks.get(shared)) is None:
+            look = self._looks[shared] = self._start_look(lane, key, submitted.batch, history)
+            look.task.add_done_callback(lambda _: self._looks.pop(shared, None))
         # Not awaited directly, as cancelling this run must not cancel the check that others share.
         await asyncio.wait((look.task,))
         if look.task.cancelled():
@@ -248,9 +255,7 @@ class Waits:
             return done
 
         watch = self._watch(lane, key, batch, history, deliver)
-        task = self.tasks.start(look())
-        task.add_done_callback(lambda _: self._looks.pop(key, None))
-        return _Look(watch, task, results)
+        return _Look(watch, self.tasks.start(look()), results)
 
     def close(self) -> None:
         """Let go of the runs that wait. Those between two checks go on by themselves; the others fail."""

@@ -6,6 +6,7 @@ reply a batch is known by when it was made and how many requests it holds, and p
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, aclosing
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models import check_allow_model_requests, get_user_agent
 from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus, BatchStatus
 
@@ -51,6 +52,11 @@ _COUNTS = ('processing', 'succeeded', 'errored', 'canceled', 'expired')
 _PAGE = 100
 _MAX_PAGES = 100
 _CHUNK = 1 << 20
+
+_CLOCK_SKEW = timedelta(minutes=55)
+"""How much further back a batch is looked for than elsewhere, as at first only time and size tell it from others."""
+
+_log = logging.getLogger('pydantic_ai_batch')
 
 INFO = LaneInfo(
     name='anthropic',
@@ -185,17 +191,28 @@ class AnthropicLane(Lane):
         Raises:
             Undecided: One of them has not ended, so that its IDs do not show yet.
         """
-        running = False
+        running = unclear = False
         found: list[Batch] = []
-        async for batch in self._made_since(since, payload.group):
-            if batch.request_count != payload.count:
+        async for batch in self._made_since(since - _CLOCK_SKEW, payload.group):
+            # A batch that says nothing of its size may be of any.
+            if batch.request_count not in (payload.count, 0):
                 continue
             if batch.status != 'ended':
                 running = True
-            elif await self._first_id_has(batch, f'{payload.tag}-'):
+                continue
+            try:
+                first = await self._first_id(batch)
+            except ModelAPIError as error:
+                _log.warning('The results of batch %s could not be read: %s', batch.id, error)
+                first = None
+            if first is None:
+                unclear = True
+            elif first.startswith(f'{payload.tag}-'):
                 found.append(batch)
         if running and not found:
             raise Undecided('A batch of as many requests is running, whose IDs show only when it has ended.')
+        if unclear and not found:
+            raise ListingIncomplete('A batch of as many requests does not show whose it is.')
         return sorted(found, key=lambda batch: batch.created_at)
 
     async def _made_since(self, since: datetime, group: str) -> AsyncIterator[Batch]:
@@ -215,17 +232,18 @@ class AnthropicLane(Lane):
                 if UNKNOWN_TIME < batch.created_at < since:
                     return
                 yield batch
-            after = page.get('last_id')
-            if not page.get('has_more') or not isinstance(after, str):
+            if not page.get('has_more'):
                 return
+            if not isinstance(after := page.get('last_id'), str) or not after:
+                raise ListingIncomplete('The listing has more, and does not say where.')
         raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
 
-    async def _first_id_has(self, batch: Batch, prefix: str) -> bool:
+    async def _first_id(self, batch: Batch) -> str | None:
         async with aclosing(self.results(batch)) as results:
             async for result in results:
-                if isinstance(result, BatchResult):
-                    return result.custom_id.startswith(prefix)
-        return False
+                if result.custom_id is not None:
+                    return result.custom_id
+        return None
 
     def where_to_look(self, payload: Payload) -> str:
         """How a person finds the batch of `payload` at the provider."""

@@ -247,7 +247,8 @@ class GoogleLane(Lane):
     def readable(self, batch: Batch) -> int:
         """How many results a batch should have: none if it expired, failed or was cancelled, whatever it had run."""
         succeeded = str((batch.provider_details or {}).get('state')).endswith('SUCCEEDED')
-        return super().readable(batch) if succeeded else 0
+        # The counts of a batch that was just seen to succeed can be old.
+        return max(super().readable(batch), batch.request_count) if succeeded else 0
 
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What the batch's own end means for a request that its results do not list."""
@@ -283,7 +284,10 @@ class GoogleLane(Lane):
             page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token})}')
             # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
             jobs = listed_batches(page.get('operations', []), key='name')
-            found += [job for job in jobs if object_in(job, 'metadata').get('displayName') == file_name(payload.tag)]
+            names = [object_in(job, 'metadata').get('displayName') for job in jobs]
+            if not all(isinstance(name, str) for name in names):
+                raise ListingIncomplete('The provider listed batches without names.')
+            found += [job for job, name in zip(jobs, names, strict=True) if name == file_name(payload.tag)]
             token = page.get('nextPageToken')
             oldest = parse_time(object_in(jobs[-1], 'metadata').get('createTime')) if jobs else None
             if not token or (oldest is not None and oldest < since):
@@ -444,9 +448,11 @@ def _read(answer: Mapping[str, Any], raw: str) -> BatchResult | Stray:
     return _result(key, answer)
 
 
-def _result(custom_id: str, answer: Mapping[str, Any]) -> BatchResult:
+def _result(custom_id: str, answer: Mapping[str, Any]) -> BatchResult | Stray:
     if isinstance(answer.get('response'), dict):
         return BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(answer['response']))
+    if answer.get('response') is not None:
+        return Stray('its response is no object', dump_json(answer), custom_id)
     error = object_in(answer, 'error') or object_in(answer, 'status')
     return BatchResult(
         custom_id=custom_id,

@@ -259,8 +259,10 @@ class OpenAILane(Lane):
             page = json_object(self.model.model_name, response.http_response.content)
             batches = listed_batches(page.get('data'))
             found += [self._batch(item, payload.group, payload.count) for item in batches if self._is_of(item, payload)]
-            if not batches or not page.get('has_more'):
+            if not page.get('has_more'):
                 break
+            if not batches:
+                raise ListingIncomplete('The listing has more, and does not say where.')
             if (created := parse_time(batches[-1].get('created_at'))) is not None and created < since:
                 break
             after = batches[-1]['id']
