@@ -503,3 +503,12 @@ async def test_both_capabilities_on_one_agent_are_refused_in_either_order(
         with pytest.raises(UserError, match='two `BatchModelRequests`'):
             await Agent(model, capabilities=capabilities).run('x')
     assert fake.calls == []
+
+
+async def test_two_instances_on_one_run_are_refused(
+    fake: FakeProviders, model: OpenAIResponsesModel, clock: ManualClock
+):
+    agent = Agent(model, capabilities=[BatchModelRequests(clock=clock), BatchModelRequests(clock=clock)])
+    with pytest.raises(UserError, match='two instances'):
+        await clock.run(agent.run('x'))
+    assert fake.calls == []

@@ -44,4 +44,4 @@ def test_a_line_in_a_log_takes_no_name_for_markup():
         provider_details=None,
     )
     display(BatchEvent(kind='submitted', lane='openai', model_name='[/]', batch=batch))
-    assert file.getvalue() == 'batch [bold]batch_1: 1 requests of [/] submitted\n'
+    assert file.getvalue() == 'batch [bold]batch_1: 1 request of [/] submitted\n'

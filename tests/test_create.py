@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -274,3 +279,38 @@ async def test_a_window_that_passes_without_an_end_is_a_bounded_wait(
     assert all(isinstance(output, ModelAPIError) and 'window' in str(output) for output in outputs)
     assert timedelta(hours=30) <= timedelta(seconds=clock.now() - started) < timedelta(hours=31)
     assert fake.openai.count('cancel') == 0
+
+
+@pytest.mark.parametrize('runs', [1, 3])
+def test_ctrl_c_in_a_program_that_gathers_runs_cancels_their_batch(runs: int):
+    script = """
+        import asyncio, sys
+        from pydantic_ai import Agent
+        from pydantic_ai_batch import BatchModelRequests
+
+        async def main(runs):
+            def tell(event):
+                print(event.kind, flush=True)
+            batching = BatchModelRequests(max_requests=runs, progress=tell)
+            agent = Agent('openai-responses:gpt-5-mini', capabilities=[batching])
+            await asyncio.gather(*[agent.run(str(n)) for n in range(runs)])
+
+        asyncio.run(main(int(sys.argv[1])))
+    """
+    with FakeProviders(processing=timedelta(hours=1)) as fake:
+        with subprocess.Popen(
+            [sys.executable, '-c', textwrap.dedent(script), str(runs)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **fake.openai.environment},
+        ) as process:
+            assert process.stdout is not None
+            while process.stdout.readline() != 'submitted\n':
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        assert 'KeyboardInterrupt' in errors
+        (batch,) = fake.openai.batches
+        assert batch in errors
+        assert fake.openai.count('cancel') >= 1

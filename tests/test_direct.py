@@ -328,6 +328,13 @@ async def test_messages_that_wait_for_a_batch_are_not_sent_again(
     assert fake.openai.count('create') == 1
 
 
+@pytest.mark.parametrize('row', ['hello', BatchRequest(custom_id='1', messages='hello')])  # pyright: ignore[reportArgumentType]
+async def test_what_is_no_request_is_named_by_its_place(row: Any, fake: FakeProviders, model: OpenAIResponsesModel):
+    with pytest.raises(UserError, match='Request 2 is none'):
+        await model_request_batch(model, [*requests('a'), row])
+    assert fake.calls == []
+
+
 async def test_a_setting_out_of_range_is_refused(model: OpenAIResponsesModel):
     with pytest.raises(UserError, match='`max_requests`'):
         await model_request_batch(model, requests('a'), max_requests=0)

@@ -134,7 +134,7 @@ def test_what_was_submitted_again_and_what_was_left_is_said():
     of = batch()
     text = shown(event('queued', 3), event('submitted', 3, of), event('resubmitted', 1, of), event('left', 2, of))
     assert 'resubmitted 1' in text
-    assert '2 left for later' in text
+    assert '2 not waited for' in text
 
 
 def test_of_many_batches_those_that_go_on_are_shown():

@@ -41,3 +41,20 @@ def test_a_spec_gives_durations_in_seconds_or_iso_8601():
     assert batching.max_wait == timedelta(minutes=5)
     assert batching.poll_interval == timedelta(seconds=15)
     assert BatchModelRequests.from_spec(max_wait=None).max_wait is None
+
+
+@pytest.mark.parametrize(
+    ('settings', 'named'),
+    [
+        ({'max_wait': 30}, '`max_wait` must be a `timedelta`'),
+        ({'max_wait': 'PT5M'}, '`max_wait` must be a `timedelta`'),
+        ({'poll_interval': 5}, '`poll_interval` must be a `timedelta`'),
+        ({'poll_interval': None}, '`poll_interval` must be a `timedelta`'),
+        ({'max_requests': '5'}, '`max_requests` must be a whole number'),
+        ({'max_resubmissions': None}, '`max_resubmissions` must be a whole number'),
+        ({'progress': 'yes'}, '`progress` must be'),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_by_name(settings: dict[str, Any], named: str):
+    with pytest.raises(UserError, match=named):
+        BatchModelRequests(**settings)

@@ -136,7 +136,10 @@ class BatchModelRequests(AbstractCapability[Any]):
         """Refuse a run that has pydantic-ai's own capability of this name too: each request would be batched twice."""
         from pydantic_ai.capabilities import BatchModelRequests as BuiltIn
 
-        if any(isinstance(capability, BuiltIn) for capability in ctx.capabilities.values()):
+        capabilities = ctx.capabilities.values()
+        if any(isinstance(capability, BatchModelRequests) and capability is not self for capability in capabilities):
+            raise UserError('The run has two instances of `BatchModelRequests`: remove one, or share one instance.')
+        if any(isinstance(capability, BuiltIn) for capability in capabilities):
             raise UserError(
                 'The run has two `BatchModelRequests`, of `pydantic_ai` and of `pydantic_ai_batch`: remove one.'
             )

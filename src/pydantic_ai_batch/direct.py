@@ -157,6 +157,12 @@ def model_request_batch_sync(
 
 def _check_call(model: Model, requests: Sequence[BatchRequest]) -> None:
     """Refuse a call that cannot be right before any of it is sent."""
+    for place, request in enumerate(cast('Sequence[object]', requests), start=1):
+        if not isinstance(request, BatchRequest) or isinstance(request.messages, str):
+            raise UserError(
+                f'Request {place} is none: it takes `BatchRequest(custom_id=..., messages=[...])`, with messages such '
+                'as `ModelRequest.user_text_prompt(...)`.'
+            )
     _refuse_repeated_ids(requests)
     refused: dict[str, list[str]] = {}
     for request in requests:
@@ -378,7 +384,7 @@ class _ListCall:
 
     async def _cancel(self, batch: Batch) -> None:
         try:
-            await self.lane.cancel(batch)
+            await job.cancel(self.lane, batch)
         except ModelAPIError as error:
             _log.warning('Batch %s could not be cancelled, and goes on: %s', batch.id, error)
         else:

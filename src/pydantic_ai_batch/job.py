@@ -20,6 +20,7 @@ from pydantic_ai.models.batch import Batch, BatchResult
 from .clock import Clock, sleep_until_due, utc
 from .exceptions import CreateUnsettled, ResultsGone, with_batch
 from .lanes.base import Lane, ListingIncomplete, NotCreated, NotRun, Payload, Stray, Undecided
+from .lanes.errors import shown_url
 from .policy import (
     MAX_FAILED_CHECKS,
     NEVER_SENT_DELAYS,
@@ -94,6 +95,13 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
                 lane.where_to_look(payload),
             )
             raise
+        _log.warning(
+            'A batch of %d requests did not reach %s (%s): trying again in %g s.',
+            payload.count,
+            lane.info.title,
+            shown_url(lane.model.base_url),
+            NEVER_SENT_DELAYS[never_sent],
+        )
         await sleep_until_due(clock, NEVER_SENT_DELAYS[never_sent])
         never_sent += 1
 
@@ -156,6 +164,18 @@ async def _keep_one(lane: Lane, payload: Payload, found: list[Batch]) -> Batch:
 async def _discard(lane: Lane, payload: Payload) -> None:
     with suppress(ModelAPIError):
         await lane.discard(payload)
+
+
+async def cancel(lane: Lane, batch: Batch) -> None:
+    """Cancel a batch, and see that through when this is cancelled meanwhile, as every task is when a program ends.
+
+    Asking twice does no harm.
+    """
+    try:
+        await lane.cancel(batch)
+    except asyncio.CancelledError:
+        await lane.cancel(batch)
+        raise
 
 
 async def clean_up(lane: Lane, created: Batch, ended: Batch) -> None:

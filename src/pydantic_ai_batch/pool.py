@@ -10,6 +10,7 @@ import asyncio
 import threading
 import weakref
 
+from . import job
 from .clock import SYSTEM_CLOCK, Clock
 from .events import Listener, Reporter
 from .flights import FlightKey
@@ -50,7 +51,7 @@ class Pool(PoolState):
         if (batch := self.give_up(lane, key, custom_id)) is not None:
             # Entered, as the run that gives up may have left the model, and its client closed, by now.
             async with lane.model:
-                await lane.cancel(batch)
+                await job.cancel(lane, batch)
 
 
 class LoopPool:

@@ -58,7 +58,7 @@ class PoolState:
         if (batch := self.flights.wanted(key, custom_id)) is not None:
             self.report('left', lane, batch=batch)
         if (batch := self.flights.withdraw(key, custom_id)) is not None:
-            _log.info('Batch %s is cancelled, as no run waits for it any more.', batch.id)
+            _log.warning('Batch %s is cancelled, as no run waits for it; what it has finished may be billed.', batch.id)
         return batch
 
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pydantic_ai.exceptions import UserError
+
 from .compat import counted
 from .events import BatchEvent, BatchTally, Listener, Tally
 
@@ -24,6 +26,8 @@ def listener_of(progress: Progress) -> Listener | None:
     """The listener that a `progress` setting asks for."""
     if callable(progress):
         return progress
+    if progress not in (True, False):
+        raise UserError(f'`progress` must be `True`, `False` or a callable, not {progress!r}.')
     return TerminalProgress() if progress else None
 
 
@@ -114,8 +118,9 @@ class TerminalProgress:
             return
         batch = self.tally.batches.get(event.batch.id)
         if batch is not None and event.kind == 'submitted':
+            requests = 'request' if batch.submitted == 1 else 'requests'
             self.console.print(
-                f'batch {batch.batch.id}: {batch.submitted} requests of {batch.batch.model_name} submitted',
+                f'batch {batch.batch.id}: {batch.submitted} {requests} of {batch.batch.model_name} submitted',
                 highlight=False,
                 markup=False,
                 soft_wrap=True,
@@ -123,7 +128,7 @@ class TerminalProgress:
         elif batch is not None and batch.done and not was_done:
             self.console.print(
                 f'batch {batch.batch.id}: {batch.answered} answered, {batch.failed} failed, '
-                f'{batch.resubmitted} resubmitted' + (f', {batch.left} left for later' if batch.left else ''),
+                f'{batch.resubmitted} resubmitted' + (f', {batch.left} not waited for' if batch.left else ''),
                 highlight=False,
                 markup=False,
                 soft_wrap=True,
@@ -137,7 +142,7 @@ def _processed(batch: BatchTally) -> int:
 
 def _status(batch: BatchTally) -> str:
     if batch.left and batch.done:
-        return f'{batch.left} left for later'
+        return f'{batch.left} not waited for'
     if batch.done:
         return 'done' if not batch.failed else f'done, {batch.failed} failed'
     return str((batch.batch.provider_details or {}).get('status') or batch.batch.status)

@@ -163,7 +163,7 @@ class Queues:
     async def _cancel(self, lane: Lane, batch: Batch) -> None:
         with suppress(ModelAPIError):
             async with lane.model:
-                await lane.cancel(batch)
+                await job.cancel(lane, batch)
 
     def close(self) -> None:
         """Fail what is queued. What is being submitted fails when its task is cancelled."""

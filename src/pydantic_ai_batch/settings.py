@@ -45,6 +45,14 @@ class BatchSettings:
     """The longest interval between two checks."""
 
     def __post_init__(self) -> None:
+        for name, optional in (('max_wait', True), ('poll_interval', False), ('max_poll_interval', False)):
+            value = getattr(self, name)
+            if not (isinstance(value, timedelta) or (optional and value is None)):
+                raise UserError(f'`{name}` must be a `timedelta`, such as `timedelta(seconds=30)`, not {value!r}.')
+        for name in ('max_requests', 'max_bytes', 'max_resubmissions'):
+            value = getattr(self, name)
+            if not (isinstance(value, int) or (value is None and name != 'max_resubmissions')):
+                raise UserError(f'`{name}` must be a whole number, not {value!r}.')
         for name in ('max_requests', 'max_bytes'):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
-from pydantic_ai.models import Model
+from pydantic_ai.models import KnownModelName, Model, infer_model
 
 from pydantic_ai_batch.codec import NativeCodec
 from pydantic_ai_batch.exceptions import LaneNotBuilt, NoBatchLane
@@ -25,16 +25,17 @@ LANES: Mapping[str, LaneInfo] = MappingProxyType(
 """What is known about every lane, by its name."""
 
 
-def lane_for(model: Model) -> Lane:
+def lane_for(model: Model | KnownModelName | str) -> Lane:
     """The lane that serves a model's requests, through the client the model is configured with.
 
     Args:
-        model: The model, which may be wrapped, as for instrumentation.
+        model: The model, which may be wrapped, as for instrumentation, or its name.
 
     Raises:
         NoBatchLane: The provider has no batch API, or not for this model. The message says why.
         LaneNotBuilt: It has one that this package does not serve yet.
     """
+    model = infer_model(model)
     inner = innermost(model)
     if _is_a(inner, 'pydantic_ai.models.fallback', 'FallbackModel'):
         raise NoBatchLane(

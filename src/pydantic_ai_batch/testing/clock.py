@@ -123,7 +123,10 @@ class ManualClock:
                 if self._sleepers:
                     self._wake_next()
                 elif not await self._something_sleeps(task):
-                    raise TimeoutError('Nothing slept on the manual clock for 30 seconds, and what it runs goes on.')
+                    raise TimeoutError(
+                        'For 30 seconds nothing slept on the manual clock, and what it runs goes on. Does all that '
+                        'waits in it have this clock, as `BatchModelRequests(clock=...)`?'
+                    )
             return await task
         finally:
             task.cancel()
