@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
@@ -9,6 +10,11 @@ from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As where the tests run in the background of a shell. The programs that they press Ctrl-C in would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope='session')

@@ -309,7 +309,10 @@ def test_ctrl_c_in_a_program_that_gathers_runs_cancels_their_batch(runs: int):
             while process.stdout.readline() != 'submitted\n':
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            try:
+                _, errors = process.communicate(timeout=60)
+            finally:
+                process.kill()
         assert 'KeyboardInterrupt' in errors
         (batch,) = fake.openai.batches
         assert batch in errors

@@ -462,7 +462,10 @@ def test_ctrl_c_cancels_the_batches_and_waits_for_the_answer(monkeypatch: pytest
             while process.stdout.readline() != 'submitted\n':
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            try:
+                _, errors = process.communicate(timeout=60)
+            finally:
+                process.kill()
         assert 'KeyboardInterrupt' in errors
         assert fake.openai.count('cancel') == 1
 
