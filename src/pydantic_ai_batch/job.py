@@ -58,10 +58,11 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
         CreateUnsettled: The reply was lost and the listing cannot tell whether there is a batch.
         ModelAPIError: The provider refused the batch, or could not be reached.
     """
+    # From the first time on, as a batch of an earlier one may turn up late.
+    since = utc(clock) - SETTLE_MARGIN
     never_sent = 0
     proven_absent = False
     while True:
-        since = utc(clock) - SETTLE_MARGIN
         try:
             return _with_plausible_time(await lane.create(payload), utc(clock))
         except NotCreated as upload:
