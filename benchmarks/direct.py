@@ -143,7 +143,8 @@ def _watch_built_in(timers: Timers, model: OpenAIResponsesModel) -> None:
     from pydantic_ai import direct
 
     timers.watch('checking the call', direct, 'refuse_pending_batch_request')
-    timers.watch('preparing messages', direct, '_break_special_tokens')
+    if hasattr(direct, '_break_special_tokens'):  # Older versions of pydantic-ai have none.
+        timers.watch('preparing messages', direct, '_break_special_tokens')
     timers.watch('preparing instructions', direct, '_ensure_instruction_parts')
     timers.watch('upload and create', model, 'batch_create')
     timers.watch('checks', model, 'batch_status')

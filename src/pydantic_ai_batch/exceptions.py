@@ -8,7 +8,7 @@ plain handle, which [`batch_of`][pydantic_ai_batch.exceptions.batch_of] reads.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch
@@ -36,14 +36,28 @@ class LaneNotBuilt(NoBatchLane):
     """The model's provider has a batch API, which this package does not serve yet."""
 
 
-class RequestNotSendable(ModelAPIError):
+class _BatchError(ModelAPIError):
+    """An error of ours that keeps all it carries when it is pickled, as by a durable engine that records it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, vars(self))
+
+
+def _rebuilt(error_class: type[_BatchError], args: tuple[Any, ...], state: dict[str, Any]) -> _BatchError:
+    error = error_class.__new__(error_class, *args)
+    error.__dict__.update(state)
+    error.args = args
+    return error
+
+
+class RequestNotSendable(_BatchError):
     """One request that cannot be put into a batch: it is too large for any, or cannot be encoded.
 
     Nothing was sent for it. The other requests of the call go on.
     """
 
 
-class ResultUnreadable(ModelAPIError):
+class ResultUnreadable(_BatchError):
     """The provider returned a result for the request that cannot be read as its response.
 
     The request ran, and was probably billed, so it is not sent again by itself. `body` holds what the provider
@@ -51,18 +65,18 @@ class ResultUnreadable(ModelAPIError):
     """
 
 
-class ResultIntegrityError(ModelAPIError):
+class ResultIntegrityError(_BatchError):
     """Results came back that cannot be told apart, so that none of them is given to a request that may not be its own.
 
     The batch is left as it is, and nothing is sent again by itself.
     """
 
 
-class ResultsGone(ModelAPIError):
+class ResultsGone(_BatchError):
     """A batch ended with results, by the provider's own count, and the provider returns none of them any more."""
 
 
-class CreateUnsettled(ModelAPIError):
+class CreateUnsettled(_BatchError):
     """A batch may or may not exist: the reply to its creation was lost, and the provider's listing cannot tell.
 
     Its requests are not sent again, as that could pay for them twice. The message says where to look.
