@@ -44,7 +44,7 @@ ANSWERS = [f'answer to {row}' for row in ROWS]
 
 
 def all_at_once(clock: ManualClock) -> BatchModelRequests:
-    """Waits for all the rows: the first request of an SDK's client waits for a thread, which a clock by hand may pass."""
+    """Waits for all rows: the first request of an SDK client waits for a thread, which a clock by hand may overtake."""
     return BatchModelRequests(max_requests=len(ROWS), max_wait=None, clock=clock)
 
 
