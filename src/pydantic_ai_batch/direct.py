@@ -209,10 +209,12 @@ def _prepared(model: Model, request: BatchRequest) -> BatchRequest:
     parameters = request.model_request_parameters
     if parameters.instruction_parts is None and (instructions := _instructions(request.messages)) is not None:
         parameters = replace(parameters, instruction_parts=[InstructionPart(content=instructions)])
-    messages = request.messages
-    if not _is_plain(model, messages):
-        messages = model.prepare_messages(list(messages), parameters)
-    return replace(request, messages=messages, model_request_parameters=parameters)
+    if not _is_plain(model, request.messages):
+        messages = model.prepare_messages(list(request.messages), parameters)
+        return replace(request, messages=messages, model_request_parameters=parameters)
+    if parameters is not request.model_request_parameters:
+        return replace(request, model_request_parameters=parameters)
+    return request
 
 
 def _is_plain(model: Model, messages: Sequence[ModelMessage]) -> bool:
@@ -415,6 +417,8 @@ class _ListCall:
             self._outcomes[row.place] = copy_of(as_model_error(self.lane.model, error))
 
     def _report(self, kind: EventKind, count: int = 1, batch: Batch | None = None) -> None:
+        if self._reporter.listener is None:
+            return
         self._reporter(kind, lane=self.lane.info.name, model_name=self.lane.model.model_name, count=count, batch=batch)
 
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self, cast
 
@@ -256,9 +257,13 @@ class Lane(ABC):
         """The group of this model's requests: a digest of its endpoint and credential, and what else they share."""
         return await self.codec.group(self.model)
 
+    @cached_property
+    def _overhead(self) -> int:
+        return len(self.frame('x' * WIRE_ID_WIDTH, b'')) + len(self.separator)
+
     def request_size(self, body: bytes) -> int:
         """The bytes that a request adds to a batch."""
-        return len(self.frame('x' * WIRE_ID_WIDTH, body)) + len(self.separator)
+        return len(body) + self._overhead
 
     @abstractmethod
     def frame(self, custom_id: str, body: bytes) -> bytes:
