@@ -342,7 +342,7 @@ async def test_a_recorded_batch_is_found_in_a_listing_by_its_display_name() -> N
     async with replaying(GEMINI, with_our_name) as replay:
         created = await replay.create()
         ended = replay.exchanges[-1]
-        replay.tape.left[:] = [ended]
+        replay.tape.left.clear()
         replay.then('/v1beta/batches', {'operations': [ended.json()]})
         found = await replay.lane.find(replay.payload, since=created.created_at)
         assert [(batch.id, batch.status) for batch in found] == [(created.id, 'ended')]
