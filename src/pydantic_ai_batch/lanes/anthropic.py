@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
-from pydantic_ai.models import check_allow_model_requests, get_user_agent
+from pydantic_ai.models import check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus, BatchStatus
 
 from pydantic_ai_batch import compat
@@ -31,8 +31,8 @@ from .base import (
     Undecided,
     listed_batches,
 )
-from .errors import http_error, json_object, sdk_errors, unreadable
-from .lines import damaged, dump_json, object_in, parse_object, parse_time, split_lines, stray
+from .errors import http_error, json_object, sdk_errors, sdk_headers, unreadable
+from .lines import chunks_of, damaged, dump_json, object_in, parse_object, parse_time, split_lines, stray
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -51,8 +51,6 @@ _RESULTS: dict[str, BatchResultStatus] = {
 _COUNTS = ('processing', 'succeeded', 'errored', 'canceled', 'expired')
 _PAGE = 100
 _MAX_PAGES = 100
-_CHUNK = 1 << 20
-
 _CLOCK_SKEW = timedelta(minutes=55)
 """How much further back a batch is looked for than elsewhere, as at first only time and size tell it from others."""
 
@@ -118,7 +116,7 @@ class AnthropicLane(Lane):
         import httpx2
 
         check_allow_model_requests()
-        headers = {**_headers(), 'Content-Type': 'application/json'}
+        headers = {**sdk_headers(), 'Content-Type': 'application/json'}
         if betas := compat.betas_of(payload.group):
             headers['anthropic-beta'] = ','.join(betas)
         headers['Content-Length'] = str(payload.size)
@@ -126,7 +124,7 @@ class AnthropicLane(Lane):
             response = await self.client.post(
                 _PATH,
                 cast_to=httpx2.Response,
-                content=_chunks(payload.open()),
+                content=chunks_of(payload.open()),
                 options={'headers': headers, 'params': _BETA},
             )
         return self._batch(json_object(self.model.model_name, response.content), payload.group)
@@ -138,7 +136,7 @@ class AnthropicLane(Lane):
         check_allow_model_requests()
         with self._errors():
             response = await self.client.get(
-                f'{_PATH}/{_id(batch)}', cast_to=httpx2.Response, options={'headers': _headers(), 'params': _BETA}
+                f'{_PATH}/{_id(batch)}', cast_to=httpx2.Response, options={'headers': sdk_headers(), 'params': _BETA}
             )
         return self._batch(
             {**json_object(self.model.model_name, response.content), 'id': batch.id}, batch.group, known=batch
@@ -157,7 +155,7 @@ class AnthropicLane(Lane):
             answer: Any = await self.client.get(
                 f'{_PATH}/{_id(batch)}/results',
                 cast_to=httpx2.Response,
-                options={'headers': {**_headers(), 'Accept': 'application/binary'}, 'params': _BETA},
+                options={'headers': {**sdk_headers(), 'Accept': 'application/binary'}, 'params': _BETA},
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
@@ -181,7 +179,7 @@ class AnthropicLane(Lane):
             response = await self.client.post(
                 f'{_PATH}/{_id(batch)}/cancel',
                 cast_to=httpx2.Response,
-                options={'headers': _headers(), 'params': _BETA},
+                options={'headers': sdk_headers(), 'params': _BETA},
             )
         return self._batch(json_object(self.model.model_name, response.content), batch.group, known=batch)
 
@@ -224,7 +222,7 @@ class AnthropicLane(Lane):
             query: dict[str, object] = {**_BETA, 'limit': _PAGE, **({'after_id': after} if after else {})}
             with self._errors():
                 response = await self.client.get(
-                    _PATH, cast_to=httpx2.Response, options={'headers': _headers(), 'params': query}
+                    _PATH, cast_to=httpx2.Response, options={'headers': sdk_headers(), 'params': query}
                 )
             page = json_object(self.model.model_name, response.content)
             for item in listed_batches(page.get('data')):
@@ -287,20 +285,11 @@ class AnthropicLane(Lane):
         return sdk_errors(anthropic, self.model.model_name)
 
 
-def _headers() -> dict[str, str]:
-    return {'User-Agent': get_user_agent()}
-
-
 def _id(batch: Batch) -> str:
     """The batch's ID, which a message history may have made up, as it can stand in a path."""
     if not re.fullmatch(r'[A-Za-z0-9_-]+', batch.id):
         raise UserError(f'{batch.id!r} is no ID of an Anthropic batch.')
     return batch.id
-
-
-async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
 
 
 def _read_line(line: bytes) -> BatchResult | Stray:

@@ -26,6 +26,7 @@ from pydantic_ai.exceptions import (
     TransportPhase,
     UserError,
 )
+from pydantic_ai.models import get_user_agent
 
 from .lines import parse_object
 
@@ -93,6 +94,11 @@ def http_error(
         provider_error_code=code,
         provider_error_type=error_type,
     )
+
+
+def sdk_headers() -> dict[str, str]:
+    """The headers of each call of a batch API, by which it is known to come from the framework."""
+    return {'User-Agent': get_user_agent()}
 
 
 @contextmanager

@@ -12,11 +12,11 @@ import json
 import logging
 import re
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import urlencode
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
@@ -39,7 +39,7 @@ from .base import (
     listed_batches,
 )
 from .errors import connection_error, http_error, unreadable
-from .lines import damaged, dump_json, list_of_objects, object_in, parse_object, parse_time, split_lines
+from .lines import chunks_of, damaged, dump_json, list_of_objects, object_in, parse_object, parse_time, split_lines
 
 if TYPE_CHECKING:
     from google.genai import Client
@@ -66,7 +66,6 @@ _STATES: dict[str, BatchStatus] = {
 
 _PAGE = 100
 _MAX_PAGES = 100
-_CHUNK = 1 << 20
 _SPOOL_BYTES = 32_000_000
 
 INFO = LaneInfo(
@@ -222,7 +221,7 @@ class GoogleLane(Lane):
                         config={'http_options': {'retry_options': {'attempts': 1}}},
                     )
                 content.seek(0)
-                async for line in split_lines(_chunks(content)):
+                async for line in split_lines(chunks_of(content)):
                     yield _read_line(line)
         answers = list_of_objects(object_in(output, 'inlinedResponses').get('inlinedResponses'))
         if answers and not any(_key(answer) for answer in answers):
@@ -415,11 +414,6 @@ def _inline(payload: Payload) -> list[dict[str, Any]] | None:
 
 def _output(operation: Mapping[str, Any]) -> Mapping[str, Any]:
     return object_in(operation, 'response') or object_in(object_in(operation, 'metadata'), 'output')
-
-
-async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
 
 
 def _count(stats: Mapping[str, Any], name: str) -> int:

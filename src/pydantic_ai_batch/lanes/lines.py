@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from pydantic_core import from_json, to_json
 
 _SHOWN = 300
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             line = line.removeprefix(_BOM)
         if line.strip():
             yield line
+
+
+async def chunks_of(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """The content of a file that is open, from where it stands, a megabyte at a time."""
+    while chunk := file.read(_CHUNK):
+        yield chunk
 
 
 def parse_object(line: bytes) -> Mapping[str, Any] | None:

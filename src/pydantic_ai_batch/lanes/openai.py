@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic_ai.exceptions import ModelAPIError
-from pydantic_ai.models import Model, check_allow_model_requests, get_user_agent
+from pydantic_ai.models import Model, check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchResult, BatchStatus
 
 from pydantic_ai_batch import compat
@@ -37,7 +37,7 @@ from .base import (
     line_number,
     listed_batches,
 )
-from .errors import error_object, json_object, sdk_errors, shown_url, unreadable
+from .errors import error_object, json_object, sdk_errors, sdk_headers, shown_url, unreadable
 from .lines import (
     damaged,
     dump_json,
@@ -169,7 +169,7 @@ class OpenAILane(Lane):
                 endpoint=cast('Any', self.endpoint),
                 completion_window='24h',
                 metadata={TAG_KEY: payload.tag},
-                extra_headers=_headers(),
+                extra_headers=sdk_headers(),
             )
         return self._batch(
             json_object(self.model.model_name, response.http_response.content), payload.group, payload.count
@@ -180,7 +180,7 @@ class OpenAILane(Lane):
             response = await self.client.files.with_raw_response.create(
                 file=(f'{file_name(payload.tag)}.jsonl', payload.open(), 'application/jsonl'),
                 purpose='batch',
-                extra_headers=_headers(),
+                extra_headers=sdk_headers(),
             )
         file_id = json_object(self.model.model_name, response.http_response.content).get('id')
         if not isinstance(file_id, str) or not file_id:
@@ -191,7 +191,7 @@ class OpenAILane(Lane):
         """The batch as the provider describes it now."""
         check_allow_model_requests()
         with self._errors('/batches'):
-            response = await self.client.batches.with_raw_response.retrieve(batch.id, extra_headers=_headers())
+            response = await self.client.batches.with_raw_response.retrieve(batch.id, extra_headers=sdk_headers())
         found = json_object(self.model.model_name, response.http_response.content)
         return self._batch({**found, 'id': batch.id}, batch.group, batch.request_count, created_at=batch.created_at)
 
@@ -205,7 +205,7 @@ class OpenAILane(Lane):
                 continue
             with self._errors('/files'):
                 async with self.client.files.with_streaming_response.content(
-                    file_id, extra_headers=_headers()
+                    file_id, extra_headers=sdk_headers()
                 ) as response:
                     async for line in split_lines(response.iter_bytes()):
                         yield _read_line(line)
@@ -242,7 +242,7 @@ class OpenAILane(Lane):
         """Ask OpenAI to stop the batch; what is finished by then stays collectable, and billed."""
         check_allow_model_requests()
         with self._errors('/batches'):
-            response = await self.client.batches.with_raw_response.cancel(batch.id, extra_headers=_headers())
+            response = await self.client.batches.with_raw_response.cancel(batch.id, extra_headers=sdk_headers())
         return self._batch(
             json_object(self.model.model_name, response.http_response.content), batch.group, batch.request_count
         )
@@ -255,7 +255,7 @@ class OpenAILane(Lane):
         for _ in range(_MAX_PAGES):
             query: dict[str, Any] = {'limit': _PAGE} if after is None else {'limit': _PAGE, 'after': after}
             with self._errors('/batches'):
-                response = await self.client.batches.with_raw_response.list(extra_headers=_headers(), **query)
+                response = await self.client.batches.with_raw_response.list(extra_headers=sdk_headers(), **query)
             page = json_object(self.model.model_name, response.http_response.content)
             batches = listed_batches(page.get('data'))
             found += [self._batch(item, payload.group, payload.count) for item in batches if self._is_of(item, payload)]
@@ -291,7 +291,7 @@ class OpenAILane(Lane):
 
     async def _delete(self, file_id: str) -> None:
         with suppress(ModelAPIError), self._errors('/files'):
-            await self.client.files.with_raw_response.delete(file_id, extra_headers=_headers())
+            await self.client.files.with_raw_response.delete(file_id, extra_headers=sdk_headers())
 
     def _batch(
         self, item: Mapping[str, Any], group: str, request_count: int, *, created_at: datetime | None = None
@@ -335,10 +335,6 @@ class OpenAILane(Lane):
             return None
 
         return sdk_errors(openai, self.model.model_name, hint=hint)
-
-
-def _headers() -> dict[str, str]:
-    return {'User-Agent': get_user_agent()}
 
 
 def _errors_of(value: Any) -> list[dict[str, Any]]:
