@@ -61,9 +61,9 @@ def refuse_settings(model: Model, settings: ModelSettings | None) -> None:
     Raises:
         UserError: A setting cannot be honoured. The message names it, and what to do instead.
     """
-    merged = cast('dict[str, Any]', merge_model_settings(model.settings, settings) or {})
-    if not merged:
+    if not settings and not model.settings:
         return
+    merged = cast('dict[str, Any]', merge_model_settings(model.settings, settings) or {})
     for name, reason in _REFUSED_SETTINGS.items():
         if merged.get(name) is not None:
             raise UserError(f'The setting `{name}` cannot be used in a batch: {reason}.')

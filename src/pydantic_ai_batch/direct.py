@@ -165,6 +165,7 @@ def _check_call(model: Model, requests: Sequence[BatchRequest]) -> None:
             )
     _refuse_repeated_ids(requests)
     refused: dict[str, list[str]] = {}
+    own_settings = model.settings
     for request in requests:
         if (ticket := compat.read_ticket(request.messages[-1] if request.messages else None)) is not None:
             raise UserError(
@@ -172,6 +173,8 @@ def _check_call(model: Model, requests: Sequence[BatchRequest]) -> None:
                 f'{ticket.batch.id!r}, and sending them would pay for it again: resume them with an agent that has '
                 '`BatchModelRequests`.'
             )
+        if not own_settings and not request.model_settings:
+            continue
         try:
             _refuse_settings(model, request)
         except UserError as error:
@@ -230,8 +233,10 @@ def _is_plain(model: Model, messages: Sequence[ModelMessage]) -> bool:
 
 
 def _instructions(messages: Sequence[ModelMessage]) -> str | None:
-    requests = (message for message in reversed(messages) if isinstance(message, ModelRequest))
-    return next((request.instructions for request in requests if request.instructions is not None), None)
+    for message in reversed(messages):
+        if isinstance(message, ModelRequest) and message.instructions is not None:
+            return message.instructions
+    return None
 
 
 @dataclass
@@ -296,13 +301,15 @@ class _ListCall:
         max_requests = min(self.lane.max_requests, self.settings.max_requests or self.lane.max_requests)
         max_bytes = min(self.lane.max_bytes, self.settings.max_bytes or self.lane.max_bytes)
         self._report('queued', len(rows))
+        own_settings = self.lane.model.settings
         chunks: dict[str, _Chunk] = {}
         with ExitStack() as unsent:
             for number, row in enumerate(rows, start=1):
                 if number % _TURN == 0:
                     await asyncio.sleep(0)
                 request = self.requests[row.place]
-                warn_max_retries(self.lane.model, request.model_settings, self)
+                if request.model_settings or own_settings:
+                    warn_max_retries(self.lane.model, request.model_settings, self)
                 try:
                     encoded = await self.lane.encode(_prepared(self.lane.model, request))
                     body = encoded.body.encode('utf-8', 'surrogatepass')

@@ -362,16 +362,18 @@ _SUCCESS = re.compile(
     rb'\s*\{\s*"id"\s*:\s*"[^"\\]*"\s*,\s*"custom_id"\s*:\s*"([A-Za-z0-9_-]+)"\s*,\s*"response"\s*:\s*'
     rb'\{\s*"status_code"\s*:\s*2\d\d\s*,\s*"request_id"\s*:\s*"[^"\\]*"\s*,\s*"body"\s*:\s*(?=\{)'
 )
-_SUCCESS_END = re.compile(rb'(?<=\})\s*\}\s*,\s*"error"\s*:\s*null\s*\}\s*$')
+_SUCCESS_ENDS = (b'}}, "error": null}', b'}},"error":null}')
 
 
 def _read_line(line: bytes) -> BatchResult | Stray:
     """What a line of an output or error file says of its request."""
     # A line as OpenAI writes it is cut open and its body left as it is: decoding the answer parses that anyway.
-    if (head := _SUCCESS.match(line)) and (end := _SUCCESS_END.search(line, max(head.end(), len(line) - 100))):
-        with suppress(UnicodeDecodeError):
-            body = line[head.end() : end.start()].decode()
-            return BatchResult(custom_id=head[1].decode(), status='succeeded', body=body)
+    if line.endswith(_SUCCESS_ENDS) and (head := _SUCCESS.match(line)):
+        end = next(len(end) - 1 for end in _SUCCESS_ENDS if line.endswith(end))
+        try:
+            return BatchResult(custom_id=head[1].decode(), status='succeeded', body=line[head.end() : -end].decode())
+        except UnicodeDecodeError:
+            pass
     item = parse_object(line)
     if item is None:
         return damaged(line, 'custom_id')
