@@ -8,10 +8,10 @@ from pydantic_ai.models import Model
 
 from pydantic_ai_batch.testing import FakeProviders
 
-from .harness import HARNESSES, Harness, close, harness_of
+from .harness import ALL, Harness, close, harness_of
 
 
-@pytest.fixture(params=[harness.name for harness in HARNESSES])
+@pytest.fixture(params=[harness.name for harness in ALL])
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """Each lane in turn."""
     return harness_of(request.param, monkeypatch)
@@ -19,7 +19,7 @@ def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 async def lane_model(harness: Harness) -> AsyncIterator[Callable[..., Model]]:
-    """Makes models of the lane whose real SDK client talks to a fake; the clients are closed after the test."""
+    """Makes models of the lane that talk to a fake, through real SDK clients, which are closed after the test."""
     clients: list[Any] = []
 
     def make(fake: FakeProviders, key: str = 'test') -> Model:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai_batch.lanes import google
 from pydantic_ai_batch.testing import FakeProviders
 
+from .native_model import FakeService, NativeModel
+
 
 @dataclass(frozen=True)
 class Harness:
@@ -26,17 +28,25 @@ class Harness:
     name: str
     lane: str
     provider: str
-    """The attribute of `FakeProviders` that plays the provider."""
+    """The attribute of `FakeProviders` that plays the provider; `native` is no provider's."""
     make: Callable[[FakeProviders, str], tuple[Model, Any]]
-    """Makes a model with a key, and returns it with the client to close."""
+    """Makes a model with a key, and returns it with the client to close, if it has one."""
     download: str = 'download'
     """The operation in which results come."""
     delete: str | None = None
     """The operation that deletes an uploaded file, if the lane uploads one."""
     refused: int = 400
+    lacks: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What there is none of, and why not: a test that is about one of these is skipped."""
 
     def fake(self, fake: FakeProviders) -> Any:
-        return getattr(fake, self.provider)
+        return FakeService.of(fake) if self.provider == FakeService.name else getattr(fake, self.provider)
+
+    def needs(self, *things: str) -> None:
+        """Skip the test if the lane lacks one of the things that it is about."""
+        for thing in things:
+            if reason := self.lacks.get(thing):
+                pytest.skip(reason)
 
 
 def _responses(fake: FakeProviders, key: str) -> tuple[Model, Any]:
@@ -59,13 +69,35 @@ def _google(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return GoogleModel('gemini-2.5-flash', provider=GoogleProvider(client=client)), client.aio
 
 
+def _native(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    return NativeModel(fake, key), None
+
+
+_NO_UPLOAD = {'upload': 'it uploads nothing'}
+_INLINE = {
+    'cut': 'its results come inside a JSON object, which is whole or is none',
+    'download': 'its results come with its status',
+    'lines': 'its results are no lines',
+}
+_UNKNOWN = {
+    'price': "the price of a model of one's own is not known",
+    'window': 'no window of it is known, so it is waited for until it ends',
+    'lines': 'its results are no lines',
+}
+
 HARNESSES = [
     Harness('responses', 'openai', 'openai', _responses, delete='delete'),
     Harness('chat', 'openai', 'openai', _chat, delete='delete'),
-    Harness('anthropic', 'anthropic', 'anthropic', _anthropic),
-    Harness('google-inline', 'google', 'google', _google, download='status'),
+    Harness('anthropic', 'anthropic', 'anthropic', _anthropic, lacks=_NO_UPLOAD),
+    Harness('google-inline', 'google', 'google', _google, download='status', lacks=_INLINE | _NO_UPLOAD),
     Harness('google-file', 'google', 'google', _google, delete='delete_file'),
 ]
+"""The lanes of providers, whose real SDK clients talk to a fake over HTTP."""
+
+NATIVE = Harness('native', 'native', FakeService.name, _native, lacks=_UNKNOWN | _NO_UPLOAD)
+"""The lane of models that bring batch methods of their own, with nothing on a wire."""
+
+ALL = [*HARNESSES, NATIVE]
 
 
 def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
@@ -73,8 +105,10 @@ def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
     if name == 'google-file':
         # So that a batch of a few rows is too large to be sent inline.
         monkeypatch.setattr(google, 'INLINE_BYTES', 0)
-    return next(harness for harness in HARNESSES if harness.name == name)
+    return next(harness for harness in ALL if harness.name == name)
 
 
 async def close(client: Any) -> None:
+    if client is None:
+        return
     await (client.aclose() if hasattr(client, 'aclose') else client.close())

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic_ai import Agent, ModelMessagesTypeAdapter, PendingModelResponse
@@ -72,6 +72,7 @@ class Homemade(Model):
         self.create_error: Exception | None = None
         self.status_errors: list[Exception] = []
         self.result_errors: list[Exception] = []
+        self.handle: Callable[[Batch], Batch] = lambda batch: batch
         self.answer: Callable[[EncodedBatchRequest], BatchResult | None] = lambda request: BatchResult(
             custom_id=request.custom_id, status='succeeded', body=json.dumps({'text': f'answer to {request.body}'})
         )
@@ -127,7 +128,7 @@ class Homemade(Model):
 
     def _batch(self, number: int, created_at: datetime) -> Batch:
         ended = self.now - created_at >= self.processing
-        return Batch(
+        batch = Batch(
             id=f'job-{number}',
             model_name=self.model_name,
             provider_name=self.system,
@@ -136,12 +137,13 @@ class Homemade(Model):
             created_at=created_at,
             request_count=len(self.created[number]),
         )
+        return self.handle(batch)
 
     async def batch_status(self, batch: Batch) -> Batch:
         self.calls.append('status')
         if self.status_errors:
             raise self.status_errors.pop(0)
-        return self._batch(int(batch.id.removeprefix('job-')), batch.created_at)
+        return self._batch(int(batch.id.removeprefix('job-')), batch.created_at.replace(tzinfo=UTC))
 
     async def batch_results(self, batch: Batch) -> list[BatchResult]:
         self.calls.append('results')
@@ -501,6 +503,136 @@ async def test_a_batch_that_takes_weeks_is_waited_for(homemade: Homemade, clock:
     homemade.processing = timedelta(weeks=3)
     assert lane_for(homemade).window is None
     assert await run(clock, homemade) == ANSWERS
+
+
+async def test_waiting_for_a_batch_that_never_ends_ends_with_request_timeout(homemade: Homemade, clock: ManualClock):
+    homemade.processing = timedelta.max
+    capability = BatchModelRequests(clock=clock, max_requests=1)
+    agent = Agent(homemade, capabilities=[capability], model_settings=ModelSettings(request_timeout=0.1))
+    with pytest.raises(ModelAPIError, match=r'(?i)time'):
+        await agent.run('x')
+    assert homemade.calls == ['create', 'cancel']
+
+
+@pytest.mark.parametrize('make', [TestModel, lambda: FunctionModel(echo)], ids=['test', 'function'])
+async def test_a_batch_that_has_ended_when_it_is_created_is_not_waited_for(
+    make: Callable[[], Model], clock: ManualClock
+):
+    started = clock.now()
+    agent = Agent(make(), capabilities=[BatchModelRequests(clock=clock, max_requests=1)])
+    await clock.run(agent.run('x'))
+    await run(clock, make())
+    assert clock.now() == started
+
+
+# What a model may make of its methods
+
+
+@pytest.mark.parametrize('error', [OSError('the connection was reset'), ValueError('the reply is no JSON')])
+async def test_errors_of_any_class_that_pass_are_outlived(error: Exception, homemade: Homemade, clock: ManualClock):
+    homemade.status_errors = [error]
+    homemade.result_errors = [error]
+    assert await run(clock, homemade, max_resubmissions=0) == ANSWERS
+    assert homemade.calls.count('create') == 1
+
+
+@pytest.mark.parametrize('error', [OSError('the connection was reset'), ValueError('the reply is no JSON')])
+@pytest.mark.parametrize('call', ['status', 'results'])
+async def test_errors_of_any_class_that_last_leave_the_batch_and_name_it(
+    call: str, error: Exception, homemade: Homemade, clock: ManualClock
+):
+    failing = homemade.status_errors if call == 'status' else homemade.result_errors
+    failing += [error] * 9
+    outcomes = await run(clock, homemade)
+    for outcome in outcomes:
+        assert str(error) in str(outcome)
+        batch = batch_of(outcome)
+        assert batch is not None
+        assert batch.id == 'job-0'
+    assert homemade.calls.count('create') == 1
+    assert homemade.cancelled == []
+
+
+@pytest.mark.parametrize('error', [OSError('the connection was reset'), ValueError('the reply is no JSON')])
+async def test_a_create_that_raises_what_tells_nobody_what_came_of_it_is_unsettled(
+    error: Exception, homemade: Homemade, clock: ManualClock
+):
+    homemade.create_error = error
+    outcomes = await run(clock, homemade)
+    assert [type(outcome) for outcome in outcomes] == [CreateUnsettled] * len(ROWS)
+    agent = Agent(homemade, capabilities=[BatchModelRequests(clock=clock, max_requests=1)])
+    with pytest.raises(CreateUnsettled, match=str(error)):
+        await clock.run(agent.run('x'))
+    assert homemade.calls == ['create'] * 2
+
+
+@pytest.mark.parametrize('from_the_start', [True, False])
+async def test_a_status_in_a_word_of_the_models_own_counts_as_running_and_is_paid_once(
+    from_the_start: bool, homemade: Homemade, clock: ManualClock
+):
+    def handle(batch: Batch) -> Batch:
+        in_a_word = batch.status == 'in_progress' and (from_the_start or homemade.now > batch.created_at)
+        return replace(batch, status=cast('Any', 'pondering')) if in_a_word else batch
+
+    homemade.handle = handle
+    history = _stored((await clock.run(_collector(homemade, clock).run('hello'))).all_messages())
+    for _ in range(2):
+        await clock.advance(timedelta(minutes=1))
+        result = await clock.run(_collector(homemade, clock).run(message_history=history))
+        assert isinstance(result.output, PendingModelResponse)
+        history = _stored(result.all_messages())
+    await clock.advance(homemade.processing)
+    assert (await clock.run(_collector(homemade, clock).run(message_history=history))).output == 'answer to hello'
+    assert homemade.calls.count('create') == 1
+
+
+@pytest.mark.filterwarnings('ignore:Pydantic serializer warnings')
+@pytest.mark.parametrize('odd', [{'id': 17}, {'request_count': None}, {'provider_details': 'none'}])
+@pytest.mark.parametrize('from_the_start', [True, False])
+async def test_a_batch_that_no_history_can_hold_is_neither_paid_twice_nor_cancelled(
+    from_the_start: bool, odd: dict[str, Any], homemade: Homemade, clock: ManualClock
+):
+    def handle(batch: Batch) -> Batch:
+        return replace(batch, **odd) if from_the_start or homemade.now > batch.created_at else batch
+
+    homemade.handle = handle
+    (result,) = await clock.run(asyncio.gather(_collector(homemade, clock).run('hello'), return_exceptions=True))
+    for _ in range(3):
+        await clock.advance(timedelta(minutes=1))
+        if not isinstance(result, BaseException):
+            again = _collector(homemade, clock).run(message_history=_stored(result.all_messages()))
+            (result,) = await clock.run(asyncio.gather(again, return_exceptions=True))
+    assert homemade.calls.count('create') == 1
+    assert homemade.cancelled == []
+
+
+async def test_a_time_without_a_zone_is_taken_for_utc(homemade: Homemade, clock: ManualClock):
+    homemade.handle = lambda batch: replace(batch, created_at=batch.created_at.replace(tzinfo=None))
+    assert await run(clock, homemade) == ANSWERS
+    agent = Agent(homemade, capabilities=[BatchModelRequests(clock=clock, max_requests=1)])
+    assert (await clock.run(agent.run('x'))).output == 'answer to x'
+
+
+@pytest.mark.parametrize('counts', ['7 of 7', [7], {'completed': None}, {'completed': 70, 'failed': 7}])
+async def test_details_in_a_form_of_the_models_own_mean_nothing(counts: object, homemade: Homemade, clock: ManualClock):
+    homemade.handle = lambda batch: replace(batch, provider_details={'request_counts': counts})
+    answer = homemade.answer
+    homemade.answer = lambda request: (
+        None if len(homemade.created) == 1 and request.body == 'row 4' else answer(request)
+    )
+    assert await run(clock, homemade) == ANSWERS
+    assert [[row.body for row in batch] for batch in homemade.created] == [ROWS, ['row 4']]
+    assert homemade.calls.count('results') == 2
+
+
+async def test_a_row_whose_size_the_model_cannot_tell_costs_no_other_row(homemade: Homemade, clock: ManualClock):
+    def size(request: EncodedBatchRequest) -> int:
+        return len(request.body.encode())  # As the framework's own method does.
+
+    homemade.batch_request_size = size
+    outcomes = await run(clock, homemade, ['row 0', 'half \ud800', 'row 1'])
+    assert [outcomes[0], outcomes[2]] == ['answer to row 0', 'answer to row 1']
+    assert outcomes[1] == 'answer to half \ud800' or isinstance(outcomes[1], RequestNotSendable)
 
 
 # What is left behind

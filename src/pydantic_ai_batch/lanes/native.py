@@ -7,18 +7,22 @@ looked for, and a lost reply cannot be settled.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
+from pydantic_ai_batch import compat
+from pydantic_ai_batch.exceptions import RequestNotSendable
 from pydantic_ai_batch.per_model import PerModel
 
 from .base import WIRE_ID_WIDTH, Lane, LaneInfo, ListingIncomplete, NotRun, Payload, Stray
+from .errors import connection_error
 
 INFO = LaneInfo(
     name='native',
@@ -29,6 +33,7 @@ INFO = LaneInfo(
     max_requests=None,
     max_bytes=None,
     models_per_batch=None,
+    statuses={'in_progress': 'in_progress', 'canceling': 'canceling', 'ended': 'ended'},
     windows=(),
     expires=False,
     results_kept=None,
@@ -41,6 +46,7 @@ INFO = LaneInfo(
     sources={
         'endpoints': "the framework's `Model.batch_create` takes none",
         'transport': "the framework's `Model.batch_create`",
+        'statuses': "the framework's `BatchStatus`",
         'windows': "the framework's `Model` tells none",
         'expires': "the framework's `Model` tells nothing",
         'findable': "the framework's `Model` has no listing",
@@ -58,16 +64,6 @@ class NativeLane(Lane):
     """The lane of a model that brings its own batch API."""
 
     info: ClassVar[LaneInfo] = INFO
-
-    @property
-    def max_requests(self) -> int:
-        """The most requests in one batch of this model."""
-        return self.model.batch_max_requests or sys.maxsize
-
-    @property
-    def max_bytes(self) -> int:
-        """The most bytes of requests in one batch of this model."""
-        return self.model.batch_max_bytes or sys.maxsize
 
     @property
     def window(self) -> timedelta | None:
@@ -93,7 +89,11 @@ class NativeLane(Lane):
         encoded = EncodedBatchRequest(
             custom_id='x' * WIRE_ID_WIDTH, group='', body=body.decode('utf-8', 'surrogatepass')
         )
-        return self.model.batch_request_size(encoded)
+        try:
+            return self.model.batch_request_size(encoded)
+        except Exception as error:
+            # As the framework's own method does for a lone surrogate.
+            raise RequestNotSendable(self.model.model_name, f'The request has no size: {error}') from error
 
     async def create(self, payload: Payload) -> Batch:
         """Create a batch through the model."""
@@ -101,16 +101,24 @@ class NativeLane(Lane):
             EncodedBatchRequest(custom_id=custom_id, group=payload.group, body=body)
             for custom_id, body in map(json.loads, payload.open())
         ]
-        return await self.model.batch_create(requests)
+        with self._errors():
+            return self._read(await self.model.batch_create(requests))
 
     async def status(self, batch: Batch) -> Batch:
         """The batch as the model describes it now."""
-        return await self.model.batch_status(batch)
+        with self._errors():
+            return self._read(await self.model.batch_status(batch))
 
     async def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
         """The results that the model returns, one by one."""
-        for result in await self.model.batch_results(batch):
+        with self._errors():
+            results = await self.model.batch_results(batch)
+        for result in results:
             yield result
+
+    def readable(self, batch: Batch) -> int:
+        """Not known: what is in a handle's details is the model's own affair."""
+        return 0
 
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """A request without a result was not run, as far as anyone can tell."""
@@ -118,7 +126,25 @@ class NativeLane(Lane):
 
     async def cancel(self, batch: Batch) -> Batch:
         """Ask the model to cancel the batch."""
-        return await self.model.batch_cancel(batch)
+        with self._errors():
+            return self._read(await self.model.batch_cancel(batch))
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        """Take an error that is none of the framework's for one of the transport: nobody knows what was done."""
+        try:
+            yield
+        except (ModelAPIError, UserError, NotImplementedError):
+            raise
+        except Exception as error:
+            raise connection_error(self.model.model_name, error) from error
+
+    def _read(self, batch: Batch) -> Batch:
+        """The handle as a history can hold it: a status that is none of the framework's counts as running."""
+        if batch.status not in self.info.statuses:
+            self.log_unknown_status(batch.id, batch.status)
+            batch = replace(batch, status='in_progress')
+        return replace(batch, created_at=compat.aware(batch.created_at))
 
     async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
         """There is no way to look for a batch.
@@ -127,6 +153,10 @@ class NativeLane(Lane):
             ListingIncomplete: Always.
         """
         raise ListingIncomplete('The model has no listing of its batches.')
+
+    def word(self, batch: Batch) -> str:
+        """The framework's word, as the model has no other."""
+        return batch.status
 
     def where_to_look(self, payload: Payload) -> str:
         """How a person finds the batch of `payload` at the provider."""
