@@ -6,6 +6,7 @@ No message mapping is written again: the framework's own model classes do it. Fo
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -16,6 +17,7 @@ from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequ
 from pydantic_ai.settings import ModelSettings, merge_model_settings
 
 from .exceptions import RequestNotSendable, ResultUnreadable
+from .per_model import innermost
 
 _REFUSED_SETTINGS = {
     'timeout': 'the provider runs a batched request in its own time; set the timeout of the client instead',
@@ -65,7 +67,7 @@ def refuse_settings(model: Model, settings: ModelSettings | None) -> None:
         return
     merged = cast('dict[str, Any]', merge_model_settings(model.settings, settings) or {})
     for name, reason in _REFUSED_SETTINGS.items():
-        if merged.get(name) is not None:
+        if merged.get(name) is not None and not (name == 'extra_headers' and _only_beta_flags(model, merged[name])):
             raise UserError(f'The setting `{name}` cannot be used in a batch: {reason}.')
     for name in _BACKGROUND_SETTINGS:
         if merged.get(name):
@@ -73,11 +75,39 @@ def refuse_settings(model: Model, settings: ModelSettings | None) -> None:
                 f'The setting `{name}` cannot be used in a batch, which runs in the background as it is: leave it out.'
             )
     extra_body = merged.get('extra_body')
+    _refuse_another_model(model, extra_body)
     for name in _STREAM_KEYS:
         if merged.get(name) or (isinstance(extra_body, dict) and cast('dict[str, Any]', extra_body).get(name)):
             raise UserError(
                 f'`{name}` cannot be used in a batch, whose answers come whole and when they are done: leave it out.'
             )
+
+
+def _only_beta_flags(model: Model, headers: Any) -> bool:
+    """Whether all that headers do is to name Anthropic's beta flags, which the framework puts with the others."""
+    names = {name.lower() for name in cast('dict[str, Any]', headers)}
+    return names == {'anthropic-beta'} and is_a(innermost(model), 'pydantic_ai.models.anthropic', 'AnthropicModel')
+
+
+def _refuse_another_model(model: Model, extra_body: Any) -> None:
+    """Refuse a body that names another model than its batch is of, where a batch is of one."""
+    if not isinstance(extra_body, dict) or 'model' not in extra_body:
+        return
+    if not is_a(innermost(model), 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
+        return
+    named = cast('dict[str, Any]', extra_body)['model']
+    if named != model.model_name:
+        raise UserError(
+            f'`model` cannot be set to {named!r} with `extra_body` in a batch, all of whose requests are for one '
+            f'model, which is {model.model_name!r} here: use another model instead.'
+        )
+
+
+def is_a(thing: object, module: str, *names: str) -> bool:
+    """Whether something is of a class, without importing the module, and with it the SDK, that defines it."""
+    home = sys.modules.get(module)
+    classes = tuple(cls for name in names if (cls := getattr(home, name, None)) is not None)
+    return isinstance(thing, classes)
 
 
 def without_max_retries(settings: ModelSettings | None) -> ModelSettings | None:

@@ -57,10 +57,10 @@ _shadows: PerModel[Model] = PerModel()
 
 def _shadow_of(model: Model) -> Model:
     inner = innermost(model)
-    return _shadows.get(inner) or _shadows.keep(inner, _shadow(inner, _shadow_client(inner)))
+    return _shadows.get(inner) or _shadows.keep(inner, with_client(inner, _shadow_client(inner)))
 
 
-def _shadow(model: Model, client: object) -> Model:
+def with_client(model: Model, client: object) -> Model:
     """A copy of `model` whose public `client` is another one. The model itself is not touched."""
     shadow = copy.copy(model)
     shadow.__class__ = type(type(model).__name__, (type(model),), {'client': property(lambda _: client)})

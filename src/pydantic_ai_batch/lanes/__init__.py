@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic_ai.models import KnownModelName, Model, infer_model
 
-from pydantic_ai_batch.codec import NativeCodec
+from pydantic_ai_batch.codec import NativeCodec, is_a
 from pydantic_ai_batch.exceptions import LaneNotBuilt, NoBatchLane
 from pydantic_ai_batch.per_model import innermost
 from pydantic_ai_batch.replay import ReplayCodec
@@ -24,6 +24,13 @@ LANES: Mapping[str, LaneInfo] = MappingProxyType(
 )
 """What is known about every lane, by its name."""
 
+_ANTHROPICS_CLOUD_CLIENTS = (
+    'AsyncAnthropicBedrock',
+    'AsyncAnthropicBedrockMantle',
+    'AsyncAnthropicFoundry',
+    'AsyncAnthropicVertex',
+)
+
 
 def lane_for(model: Model | KnownModelName | str) -> Lane:
     """The lane that serves a model's requests, through the client the model is configured with.
@@ -37,48 +44,79 @@ def lane_for(model: Model | KnownModelName | str) -> Lane:
     """
     model = infer_model(model)
     inner = innermost(model)
-    if _is_a(inner, 'pydantic_ai.models.fallback', 'FallbackModel'):
+    if is_a(inner, 'pydantic_ai.models.fallback', 'FallbackModel'):
         raise NoBatchLane(
             'A `FallbackModel` cannot be batched, as its models are tried one after another while the request waits: '
             'use one of them, or the `ModelFallback` capability.'
         )
-    if _is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel'):
-        return _chat_lane(model, inner)
-    if model.batch_max_requests is None:
+    if _through_gateway(inner):
         raise _no_lane(inner)
-    if _is_a(inner, 'pydantic_ai.models.openai', 'OpenAIResponsesModel'):
+    if is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel'):
+        return _chat_lane(model, inner)
+    if model.batch_max_requests is None or _on_a_cloud(inner):
+        raise _no_lane(inner)
+    if is_a(inner, 'pydantic_ai.models.openai', 'OpenAIResponsesModel'):
         return openai.OpenAILane(model, NativeCodec())
-    if _is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
+    if is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
         return anthropic.AnthropicLane(model, NativeCodec())
-    if _is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
+    if is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
         return google.GoogleLane(model, NativeCodec())
     return native.NativeLane(model, NativeCodec())
 
 
 def _chat_lane(model: Model, inner: Model) -> Lane:
     supports = cast('dict[str, Any]', inner.profile).get('openai_supports_batch_api', False)
-    if not (supports and _is_a(inner.provider, 'pydantic_ai.providers.openai', 'OpenAIProvider')):
+    if not (supports and is_a(inner.provider, 'pydantic_ai.providers.openai', 'OpenAIProvider')):
         raise _no_lane(inner)
     if openai.responses_twin(inner).batch_max_requests is None:
         raise _no_lane(inner)
     return openai.OpenAILane(model, ReplayCodec(openai.chat_group), openai.CHAT_COMPLETIONS)
 
 
+def _through_gateway(inner: Model) -> bool:
+    """Whether a model asks through the Pydantic AI Gateway, which serves no batch API, whatever the provider does."""
+    module = sys.modules.get('pydantic_ai.providers.gateway')
+    return module is not None and inner.provider is not None and module.is_gateway_provider(inner.provider)
+
+
+def _on_a_cloud(inner: Model) -> bool:
+    """Whether a model is served by a cloud, which has another batch API than the provider, or none.
+
+    That goes by the client alone: a profile that says otherwise changes nothing about where its calls go.
+    """
+    if is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
+        return is_a(cast('Any', inner).client, 'anthropic', *_ANTHROPICS_CLOUD_CLIENTS)
+    return is_a(inner, 'pydantic_ai.models.google', 'GoogleModel') and bool(cast('Any', inner).client.vertexai)
+
+
 def _no_lane(inner: Model) -> NoBatchLane:
     """Why a model has no lane, and what may be done about it."""
     model_id, provider = inner.model_id, inner.system
-    if _is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
+    if _through_gateway(inner):
+        return NoBatchLane(
+            f'Model {model_id!r} cannot be batched: it goes through the Pydantic AI Gateway, which serves no batch '
+            'API. Use the provider itself, with a key of its own.'
+        )
+    if is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
+        if not _on_a_cloud(inner):
+            return NoBatchLane(
+                f'Model {model_id!r} cannot be batched: its profile has `anthropic_supports_message_batches` off.'
+            )
         client = type(cast('Any', inner).client).__name__
         return NoBatchLane(
             f'Model {model_id!r} cannot be batched: Message Batches are served by the Claude API itself, and not to '
             f'an `{client}`.'
         )
-    if _is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
+    if is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
+        if not _on_a_cloud(inner):
+            return NoBatchLane(
+                f'Model {model_id!r} cannot be batched: its profile has `google_supports_batch_api` off.'
+            )
         return LaneNotBuilt(
             f'Model {model_id!r} is on Google Cloud, whose batch jobs `pydantic-ai-batch` does not serve yet: use the '
             'Gemini API.'
         )
-    if _is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
+    if is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
         return NoBatchLane(
             f'Model {model_id!r} cannot be batched through {provider!r}: `pydantic-ai-batch` serves `OpenAIProvider`, '
             'whatever its `base_url`, where the profile of the model has `openai_supports_batch_api`. Set that flag '
@@ -88,10 +126,3 @@ def _no_lane(inner: Model) -> NoBatchLane:
         f'Model {model_id!r} cannot be batched: `{type(inner).__name__}` has no batch API here. There is one for '
         f'{"; ".join(info.models for info in LANES.values())}.'
     )
-
-
-def _is_a(thing: object, module: str, *names: str) -> bool:
-    """Whether something is of a class, without importing the module, and with it the SDK, that defines it."""
-    home = sys.modules.get(module)
-    classes = tuple(cls for name in names if (cls := getattr(home, name, None)) is not None)
-    return isinstance(thing, classes)

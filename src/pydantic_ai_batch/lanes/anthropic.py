@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models import check_allow_model_requests
-from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus, BatchStatus
+from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus
 
 from pydantic_ai_batch import compat
+from pydantic_ai_batch.statuses import FRAMEWORK, JobStatus
 
 from .base import (
     UNKNOWN_TIME,
-    Lane,
     LaneInfo,
     ListingIncomplete,
     NotRun,
@@ -31,6 +31,7 @@ from .base import (
     Undecided,
     listed_batches,
 )
+from .credentials import ClientLane
 from .errors import http_error, json_object, sdk_errors, sdk_headers, unreadable
 from .lines import chunks_of, damaged, dump_json, object_in, parse_object, parse_time, split_lines, stray
 
@@ -41,7 +42,7 @@ _PATH = '/v1/messages/batches'
 _BETA = {'beta': 'true'}
 """The framework makes its requests through the beta resources of the API, which take everything the others do."""
 
-_STATUSES: dict[str, BatchStatus] = {'in_progress': 'in_progress', 'canceling': 'canceling', 'ended': 'ended'}
+_STATUSES: dict[str, JobStatus] = {'in_progress': 'in_progress', 'canceling': 'canceling', 'ended': 'ended'}
 _RESULTS: dict[str, BatchResultStatus] = {
     'succeeded': 'succeeded',
     'errored': 'errored',
@@ -65,6 +66,7 @@ INFO = LaneInfo(
     max_requests=100_000,
     max_bytes=256_000_000,
     models_per_batch=0,
+    statuses=_STATUSES,
     windows=(timedelta(hours=24),),
     expires=True,
     results_kept=timedelta(days=29),
@@ -80,6 +82,7 @@ INFO = LaneInfo(
         'max_requests': 'documentation: batch processing, August 2026',
         'max_bytes': 'documentation: batch processing, August 2026, 256 MB, read as 10^6',
         'models_per_batch': 'documentation: batch processing, August 2026',
+        'statuses': "spec: Anthropic's SDK, August 2026",
         'windows': 'documentation: batch processing, August 2026',
         'expires': 'documentation: batch processing, August 2026',
         'results_kept': 'documentation: batch processing, August 2026, from the creation',
@@ -93,10 +96,11 @@ INFO = LaneInfo(
 
 
 @dataclass
-class AnthropicLane(Lane):
+class AnthropicLane(ClientLane):
     """The lane of Anthropic's own API."""
 
     info: ClassVar[LaneInfo] = INFO
+    made_per_call: ClassVar[Mapping[str, str]] = {'credentials': 'gets access tokens from its `credentials`'}
     prefix: ClassVar[bytes] = b'{"requests":['
     separator: ClassVar[bytes] = b','
     suffix: ClassVar[bytes] = b']}'
@@ -243,6 +247,14 @@ class AnthropicLane(Lane):
                     return result.custom_id
         return None
 
+    def job_status(self, batch: Batch) -> JobStatus:
+        """Where the batch is. Anthropic's own word at its end is always the same: the counts say what stopped it."""
+        status = super().job_status(batch)
+        unrun: dict[str, int] = (batch.provider_details or {}).get('unrun') or {}
+        if status == 'ended' and unrun:
+            return 'canceled' if 'canceled' in unrun else 'expired'
+        return status
+
     def where_to_look(self, payload: Payload) -> str:
         """How a person finds the batch of `payload` at the provider."""
         return f'look for a batch of {payload.count} requests, in whose results the IDs begin with `{payload.tag}`'
@@ -261,6 +273,9 @@ class AnthropicLane(Lane):
             'status': word,
             'request_counts': {'total': total, 'completed': counts.get('succeeded', 0), 'failed': failed},
         }
+        unrun: dict[str, int] = {name: counts[name] for name in ('canceled', 'expired') if counts.get(name)}
+        if unrun:
+            details['unrun'] = unrun
         for name in ('archived_at', 'expires_at'):
             if item.get(name):
                 details[name] = item[name]
@@ -273,7 +288,7 @@ class AnthropicLane(Lane):
             model_name=self.model.model_name,
             provider_name=self.model.system,
             group=group,
-            status=status,
+            status=FRAMEWORK[status],
             created_at=known.created_at if known else parse_time(item.get('created_at')) or UNKNOWN_TIME,
             request_count=total or (known.request_count if known else 0),
             provider_details=details,

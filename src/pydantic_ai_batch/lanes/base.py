@@ -9,11 +9,11 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import IO, Any, ClassVar, Self, cast
+from typing import IO, Any, ClassVar, Literal, Self, cast
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelResponse
@@ -23,6 +23,7 @@ from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBa
 from pydantic_ai_batch import compat
 from pydantic_ai_batch.codec import Codec
 from pydantic_ai_batch.exceptions import ResultIntegrityError
+from pydantic_ai_batch.statuses import TERMINAL, JobStatus
 
 from .lines import Stray, list_of_objects
 
@@ -86,6 +87,9 @@ class LaneInfo:
     models_per_batch: int | None
     """How many models one batch may mix; `0` for any number."""
 
+    statuses: Mapping[str, JobStatus]
+    """What its words for the state of a batch mean. A word that is not here counts as running."""
+
     windows: tuple[timedelta, ...]
     """The windows that a batch is given to end in; the first is the one used."""
 
@@ -125,6 +129,23 @@ class NotRun:
 
     again: bool = True
     """Whether another batch may well answer it. It may not where the answer is there and cannot be told apart."""
+
+    culprit: str | None = None
+    """The wire ID of another request in the batch that it failed for, where the provider names one."""
+
+    cause: Literal['full_queue', 'invalid'] | None = None
+    """Why a batch failed as a whole, where that says how to send its requests again.
+
+    `full_queue`: the provider's queue has no room for it now. `invalid`: a request in it is wrong, and the provider
+    does not say which.
+    """
+
+    result: BatchResult | None = None
+    """What the provider said, as the result of the request: its outcome if it is not sent again."""
+
+    def because_of(self, request_id: str) -> Self:
+        """The same with the request that the batch failed for under the name that the user gave it."""
+        return replace(self, reason=f'{self.reason} The other request is {request_id!r}.')
 
 
 class NotCreated(Exception):
@@ -199,13 +220,17 @@ class Payload:
         self._file.seek(0)
         return self._file
 
+    def close(self) -> None:
+        """Let go of the memory or the file that the requests are in."""
+        self._file.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file.close()
+        self.close()
 
 
 @dataclass
@@ -232,18 +257,37 @@ class Lane(ABC):
 
     @property
     def max_requests(self) -> int:
-        """The most requests in one batch of this model."""
-        return self.info.max_requests or sys.maxsize
+        """The most requests in one batch of this model, which may know a lower limit than its lane's."""
+        return min(self.info.max_requests or sys.maxsize, self.model.batch_max_requests or sys.maxsize)
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes of requests in one batch of this model."""
-        return self.info.max_bytes or sys.maxsize
+        """The most bytes of requests, as `request_size` counts them, in one batch of this model."""
+        return self.room(None)
+
+    @property
+    def scope(self) -> str:
+        """What its groups and its batch IDs are unique in: the lane and, of models of the user's own, the provider."""
+        return f'{self.info.name}/{self.model.system}'
+
+    def room(self, max_bytes: int | None) -> int:
+        """The bytes of requests that fit in a batch of `max_bytes`, as `request_size` counts them.
+
+        What encloses the requests takes some of it. The limits of the lane and of the model cap any number.
+        """
+        limit = self.info.max_bytes or sys.maxsize
+        enclosed = min(max_bytes or limit, limit) - len(self.prefix) - len(self.suffix) + len(self.separator)
+        return min(enclosed, self.model.batch_max_bytes or sys.maxsize)
 
     @property
     def window(self) -> timedelta | None:
         """The window its batches are created with; `None` if they never end by themselves."""
         return self.info.windows[0] if self.info.expires else None
+
+    @property
+    def model_reference(self) -> str:
+        """The name by which the framework finds a model of this class again."""
+        return self.model.model_id
 
     async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
         """Encode a request as the model would send it live."""
@@ -252,6 +296,15 @@ class Lane(ABC):
     async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
         """Decode a result as the model would read it live, or raise the error that it would raise live."""
         return await self.codec.decode(self.model, result, request)
+
+    async def outcome(self, result: BatchResult | NotRun, request: BatchRequest) -> ModelResponse:
+        """The response to a request that its batch is done with, or the error that it failed with."""
+        if isinstance(result, NotRun):
+            if result.result is None:
+                error_class = ModelAPIError if result.again else ResultIntegrityError
+                raise error_class(self.model.model_name, result.reason)
+            result = result.result
+        return await self.decode(result, request)
 
     async def identity(self) -> str:
         """The group of this model's requests: a digest of its endpoint and credential, and what else they share."""
@@ -324,14 +377,20 @@ class Lane(ABC):
         """How a person finds the batch of `payload` at the provider."""
         return f'look for a batch with `{self.info.tag_field}` `{TAG_KEY}` = `{payload.tag}`'
 
+    def job_status(self, batch: Batch) -> JobStatus:
+        """Where the batch is, in the words that all lanes share."""
+        word = self.info.statuses.get(self.word(batch), 'in_progress')
+        if batch.status == 'ended':
+            # Known from more than the word, which may be new or late.
+            return word if word in TERMINAL else 'ended'
+        return 'canceling' if batch.status == 'canceling' else 'submitted' if word == 'submitted' else 'in_progress'
+
+    def word(self, batch: Batch) -> str:
+        """The provider's own word for where the batch is."""
+        return str((batch.provider_details or {}).get('status') or '')
+
     def log_unknown_status(self, batch_id: str, word: str) -> None:
         """Say, once for each word, that a provider uses a status that is not known."""
         if (self.info.name, word) not in _unknown_statuses:
             _unknown_statuses.add((self.info.name, word))
             _log.warning('Batch %s has the status %r, which is not known: it counts as running.', batch_id, word)
-
-
-def not_run(model: Model, result: NotRun) -> ModelAPIError:
-    """The error of a request that its batch ended without a result for."""
-    error_class = ModelAPIError if result.again else ResultIntegrityError
-    return error_class(model.model_name, result.reason)

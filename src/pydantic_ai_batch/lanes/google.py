@@ -22,13 +22,13 @@ from urllib.parse import urlencode
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import check_allow_model_requests
-from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, BatchStatus
+from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
 from pydantic_ai_batch.exceptions import ResultUnreadable
+from pydantic_ai_batch.statuses import FRAMEWORK, TERMINAL, JobStatus
 
 from .base import (
     UNKNOWN_TIME,
-    Lane,
     LaneInfo,
     ListingIncomplete,
     NotCreated,
@@ -38,6 +38,7 @@ from .base import (
     file_name,
     listed_batches,
 )
+from .credentials import ClientLane
 from .errors import connection_error, http_error, unreadable
 from .lines import chunks_of, damaged, dump_json, list_of_objects, object_in, parse_object, parse_time, split_lines
 
@@ -49,20 +50,26 @@ _log = logging.getLogger('pydantic_ai_batch')
 INLINE_BYTES = 19_000_000
 """The largest batch that is sent inside the create call. Google's limit is 20 MB for the call as a whole."""
 
-_STATES: dict[str, BatchStatus] = {
-    'UNSPECIFIED': 'in_progress',
-    'QUEUED': 'in_progress',
-    'PENDING': 'in_progress',
+_STATES: dict[str, JobStatus] = {
+    'UNSPECIFIED': 'submitted',
+    'QUEUED': 'submitted',
+    'PENDING': 'submitted',
     'RUNNING': 'in_progress',
     'PAUSED': 'in_progress',
     'UPDATING': 'in_progress',
     'CANCELLING': 'canceling',
     'SUCCEEDED': 'ended',
     'PARTIALLY_SUCCEEDED': 'ended',
-    'FAILED': 'ended',
-    'CANCELLED': 'ended',
-    'EXPIRED': 'ended',
+    'FAILED': 'failed',
+    'CANCELLED': 'canceled',
+    'EXPIRED': 'expired',
 }
+
+_INVALID_CODES = (3, 400)
+"""The codes of a job that failed for what is in it, as gRPC's INVALID_ARGUMENT or as its HTTP status."""
+
+_FULL_QUEUE_CODES = (8, 429)
+"""The codes of a job that its project has no room for now, as gRPC's RESOURCE_EXHAUSTED or as its HTTP status."""
 
 _PAGE = 100
 _MAX_PAGES = 100
@@ -77,6 +84,7 @@ INFO = LaneInfo(
     max_requests=None,
     max_bytes=2_000_000_000,
     models_per_batch=1,
+    statuses=_STATES,
     windows=(timedelta(hours=48),),
     expires=True,
     results_kept=timedelta(weeks=6),
@@ -91,6 +99,7 @@ INFO = LaneInfo(
         'transport': 'documentation: Gemini batch API, 20 MB inline',
         'max_bytes': 'documentation: Gemini batch API, 2 GB, read as 10^9',
         'models_per_batch': "spec: the model is in the create call's path",
+        'statuses': "spec: Google's API description, December 2025",
         'windows': 'documentation: Gemini batch API; 24 hours are aimed at, after 48 it expires',
         'expires': 'documentation: Gemini batch API, without any results',
         'results_kept': 'documentation: Gemini batch API',
@@ -105,7 +114,7 @@ INFO = LaneInfo(
 
 
 @dataclass
-class GoogleLane(Lane):
+class GoogleLane(ClientLane):
     """The lane of the Gemini API."""
 
     info: ClassVar[LaneInfo] = INFO
@@ -262,7 +271,15 @@ class GoogleLane(Lane):
                 'code': 13,
                 'message': 'The batch failed, and the provider does not say why.',
             }
-            return BatchResult(custom_id=custom_id, status='errored', body=dump_json(error))
+            failed = BatchResult(custom_id=custom_id, status='errored', body=dump_json(error))
+            code = error.get('code')
+            if code in _FULL_QUEUE_CODES:
+                reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
+                return NotRun(reason, again=False, cause='full_queue', result=failed)
+            if code in _INVALID_CODES and batch.request_count > 1:
+                reason = f'Batch {batch.id!r} failed for requests that are not named.'
+                return NotRun(reason, again=False, cause='invalid', result=failed)
+            return failed
         return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
 
     async def cancel(self, batch: Batch) -> Batch:
@@ -305,6 +322,10 @@ class GoogleLane(Lane):
         )
         return sorted((self._batch(job, stub) for job in found), key=lambda batch: batch.created_at)
 
+    def word(self, batch: Batch) -> str:
+        """The provider's own word for where the batch is, without its prefix."""
+        return str((batch.provider_details or {}).get('state') or '').partition('_STATE_')[2]
+
     async def discard(self, payload: Payload) -> None:
         """Delete the input file that no batch was made of."""
         if (name := payload.receipt.pop('input_file', None)) is not None:
@@ -328,7 +349,7 @@ class GoogleLane(Lane):
         if status is None:
             self.log_unknown_status(known.id, word)
             status = 'ended' if operation.get('done') else 'in_progress'
-        if operation.get('done') and status == 'in_progress':
+        if operation.get('done') and status not in TERMINAL:
             status = 'ended'
         details = {**(known.provider_details or {}), 'state': f'JOB_STATE_{state}'}
         if error := object_in(operation, 'error'):
@@ -344,7 +365,7 @@ class GoogleLane(Lane):
             model_name=self.model.model_name,
             provider_name=self.model.system,
             group=known.group,
-            status=status,
+            status=FRAMEWORK[status],
             created_at=known.created_at if known.id else parse_time(metadata.get('createTime')) or UNKNOWN_TIME,
             request_count=known.request_count or _count(stats, 'requestCount'),
             provider_details=details,

@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models import Model, check_allow_model_requests
-from pydantic_ai.models.batch import Batch, BatchResult, BatchStatus
+from pydantic_ai.models.batch import Batch, BatchResult
 
 from pydantic_ai_batch import compat
 from pydantic_ai_batch.codec import NativeCodec
 from pydantic_ai_batch.per_model import PerModel, innermost
+from pydantic_ai_batch.replay import with_client
+from pydantic_ai_batch.statuses import FRAMEWORK, JobStatus
 
 from .base import (
     TAG_KEY,
     UNKNOWN_TIME,
-    Lane,
     LaneInfo,
     ListingIncomplete,
     NotCreated,
@@ -37,6 +38,7 @@ from .base import (
     line_number,
     listed_batches,
 )
+from .credentials import ClientLane
 from .errors import error_object, json_object, sdk_errors, sdk_headers, shown_url, unreadable
 from .lines import (
     damaged,
@@ -53,16 +55,30 @@ from .lines import (
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-_STATUSES: dict[str, BatchStatus] = {
-    'validating': 'in_progress',
+_STATUSES: dict[str, JobStatus] = {
+    'validating': 'submitted',
     'in_progress': 'in_progress',
     'finalizing': 'in_progress',
     'cancelling': 'canceling',
     'completed': 'ended',
-    'failed': 'ended',
-    'expired': 'ended',
-    'cancelled': 'ended',
+    'failed': 'failed',
+    'expired': 'expired',
+    'cancelled': 'canceled',
 }
+
+_WHOLE_BATCH_CODES = frozenset(
+    {
+        'billing_hard_limit_reached',
+        'empty_file',
+        'insufficient_quota',
+        'invalid_endpoint',
+        'invalid_file',
+        'model_not_found',
+        'too_many_tasks',
+        'unsupported_model',
+    }
+)
+"""Codes of errors that are not about any single request of a batch [guess]: any other, without a line, may be."""
 
 _UNRUN_CODES = {'batch_expired': 'expired', 'batch_cancelled': 'canceled'}
 """The codes of error lines of requests that the batch ended without running."""
@@ -79,6 +95,7 @@ INFO = LaneInfo(
     max_requests=50_000,
     max_bytes=200_000_000,
     models_per_batch=1,
+    statuses=_STATUSES,
     windows=(timedelta(hours=24),),
     expires=True,
     results_kept=timedelta(days=30),
@@ -94,6 +111,7 @@ INFO = LaneInfo(
         'max_requests': 'documentation: OpenAI batch guide',
         'max_bytes': 'documentation: OpenAI batch guide, 200 MB, read as 10^6',
         'models_per_batch': 'documentation: OpenAI batch guide',
+        'statuses': 'spec: openai-openapi, August 2026',
         'windows': 'spec: openai-openapi, August 2026',
         'expires': 'documentation: OpenAI batch guide',
         'results_kept': 'documentation: OpenAI batch guide, 30 days after completion',
@@ -114,7 +132,7 @@ _twins: PerModel[Model] = PerModel()
 
 
 def responses_twin(model: Model) -> Model:
-    """The model of the same name on the Responses API through the same provider.
+    """The model of the same name on the Responses API through the same provider and client.
 
     The framework batches that one, and so knows for it what it does not say for a chat model: whether the provider has
     a batch API, whether the credential may change from call to call, and a digest of it.
@@ -123,7 +141,9 @@ def responses_twin(model: Model) -> Model:
 
     inner = innermost(model)
     if (twin := _twins.get(inner)) is None:
-        twin = _twins.keep(inner, OpenAIResponsesModel(inner.model_name, provider=cast('Any', inner.provider)))
+        responses = OpenAIResponsesModel(inner.model_name, provider=cast('Any', inner.provider))
+        # Its own client, where a model has another than its provider's: that is the one that the calls are made with.
+        twin = _twins.keep(inner, with_client(responses, cast('Any', inner).client))
     return twin
 
 
@@ -134,10 +154,16 @@ async def chat_group(model: Model) -> str:
 
 
 @dataclass
-class OpenAILane(Lane):
+class OpenAILane(ClientLane):
     """The lane of OpenAI's own endpoint, and of servers that speak its language."""
 
     info: ClassVar[LaneInfo] = INFO
+    made_per_call: ClassVar[Mapping[str, str]] = {
+        '_api_key_provider': 'calls a function for its API key',
+        'workload_identity': 'signs in with a workload identity',
+        '_azure_ad_token_provider': 'calls a function for its Azure AD token',
+        '_provider': 'leaves its credential to a `provider`',
+    }
     endpoint: str = RESPONSES
 
     @property
@@ -145,6 +171,12 @@ class OpenAILane(Lane):
         """The user's own client, without its retries: what a failure means is decided above."""
         client: AsyncOpenAI = cast('Any', self.model).client
         return client.with_options(max_retries=0)
+
+    @property
+    def model_reference(self) -> str:
+        """The name by which the framework finds a model of this class again."""
+        kind = 'openai-chat' if self.endpoint == CHAT_COMPLETIONS else 'openai-responses'
+        return f'{kind}:{self.model.model_name}' if self.model.system == 'openai' else self.model.model_id
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of the input file."""
@@ -210,6 +242,10 @@ class OpenAILane(Lane):
                     async for line in split_lines(response.iter_bytes()):
                         yield _read_line(line)
 
+    def readable(self, batch: Batch) -> int:
+        """How many results a batch should have: none if it failed, whatever it counts."""
+        return 0 if self.word(batch) == 'failed' else super().readable(batch)
+
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What the batch's own end means for a request without a line in its files."""
         details = batch.provider_details or {}
@@ -223,19 +259,18 @@ class OpenAILane(Lane):
         errors = _errors_of(details.get('errors'))
         if not errors:
             return NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
-        place = line_number(custom_id)
-        own = [error for error in errors if _line(error) is None or (place is not None and _line(error) == place + 1)]
-        if not own and place is not None:
-            first = errors[0]
-            return NotRun(
-                f'Batch {batch.id!r} failed for other requests in it (line {first.get("line")}: '
-                f'{first.get("message") or first.get("code")}), and ran none.'
-            )
-        named = own or errors
-        # A full queue refuses the batch whatever is in it, so a later one may pass.
-        status_code = 429 if named[0].get('code') == 'token_limit_exceeded' else 400
-        return BatchResult(
-            custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'errors': named})
+        if (named := [error for error in errors if _line(error)]) and (place := line_number(custom_id)) is not None:
+            own = [error for error in named if _line(error) == place + 1]
+            return _failed(custom_id, 400, own) if own else _failed_for_another(batch, custom_id, named[0])
+        code = str(errors[0].get('code'))
+        if code == 'token_limit_exceeded':
+            reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
+            return NotRun(reason, again=False, cause='full_queue', result=_failed(custom_id, 429, errors))
+        failed = _failed(custom_id, 500 if 'server_error' in code or 'internal' in code else 400, errors)
+        if batch.request_count == 1 or code in _WHOLE_BATCH_CODES or 'server_error' in code or 'internal' in code:
+            return failed
+        return NotRun(
+            f'Batch {batch.id!r} failed for requests that are not named.', again=False, cause='invalid', result=failed
         )
 
     async def cancel(self, batch: Batch) -> Batch:
@@ -319,7 +354,7 @@ class OpenAILane(Lane):
             model_name=self.model.model_name,
             provider_name=self.model.system,
             group=group,
-            status=known,
+            status=FRAMEWORK[known],
             created_at=created_at or parse_time(item.get('created_at')) or UNKNOWN_TIME,
             request_count=counts.get('total') or request_count,
             provider_details=details,
@@ -341,6 +376,21 @@ def _errors_of(value: Any) -> list[dict[str, Any]]:
     """The errors of a batch, which come as a list or as an object that holds one."""
     errors = list_of_objects(value) or list_of_objects(object_in({'errors': value}, 'errors').get('data'))
     return [{name: field for name, field in error.items() if field is not None} for error in errors]
+
+
+def _failed(custom_id: str, status_code: int, errors: list[dict[str, Any]]) -> BatchResult:
+    """The result of a request whose batch failed, without the lines: they count in a file that nobody has seen."""
+    shown = [{name: value for name, value in error.items() if name != 'line'} for error in errors]
+    return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'errors': shown}))
+
+
+def _failed_for_another(batch: Batch, custom_id: str, error: Mapping[str, Any]) -> NotRun:
+    tag, _, _ = custom_id.rpartition('-')
+    return NotRun(
+        f'Batch {batch.id!r} failed for another request in it ({error.get("message") or error.get("code")}), and ran '
+        'none.',
+        culprit=f'{tag}-{(_line(error) or 0) - 1}',
+    )
 
 
 def _line(error: Mapping[str, Any]) -> int | None:

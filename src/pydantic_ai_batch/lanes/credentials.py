@@ -1,0 +1,133 @@
+"""What a client's requests are sent with, as far as it decides which of them may share a batch.
+
+A batch is made, checked and read under one credential, which the framework's group keys hold a digest of: of the
+headers and the query that the SDK's client puts on each call. Two things they do not see. A credential that is made
+for each call, of which there is nothing to see beforehand, is refused. What the HTTP client below the SDK's adds, as
+for a proxy that has keys of its own, counts as a part of the credential here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models.batch import BatchRequest, EncodedBatchRequest
+
+from pydantic_ai_batch import compat
+from pydantic_ai_batch.per_model import innermost
+
+from .base import Lane
+
+_OF_TRANSPORT = frozenset({'accept', 'accept-encoding', 'connection', 'content-type', 'user-agent'})
+"""Headers that say nothing of who asks."""
+
+_TOLD_BY_GOOGLES = _OF_TRANSPORT | {'authorization', 'x-goog-api-client', 'x-goog-api-key', 'x-server-timeout'}
+"""Those, with the ones of Google's SDK that the framework's group keys tell, or that it makes up for each call."""
+
+_GOOGLES_VERSION = 'v1beta'
+"""The version of the Gemini API that its SDK asks for by itself."""
+
+
+class ClientLane(Lane):
+    """A lane whose calls are made with the SDK client of the model."""
+
+    made_per_call: ClassVar[Mapping[str, str]] = {}
+    """What a client of the SDK holds if it makes its credential for each call, and what it does then."""
+
+    async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
+        """Encode a request as the model would send it live.
+
+        Raises:
+            UserError: The client's credential can change from call to call, or cannot be seen.
+        """
+        self._refuse_hidden_credential()
+        encoded = await super().encode(request)
+        group = _with_additions(encoded.group, self._users_client)
+        return encoded if group is encoded.group else replace(encoded, group=group)
+
+    async def identity(self) -> str:
+        """The group of this model's requests: a digest of its endpoint and credential, and what else they share.
+
+        Raises:
+            UserError: The client's credential can change from call to call, or cannot be seen.
+        """
+        self._refuse_hidden_credential()
+        return _with_additions(await super().identity(), self._users_client)
+
+    @property
+    def _users_client(self) -> Any:
+        return cast('Any', innermost(self.model)).client
+
+    def _refuse_hidden_credential(self) -> None:
+        """Refuse a client whose credential can change from call to call, or cannot be seen.
+
+        Requests of different credentials could share a batch, which one of them could not read, or should not.
+        """
+        client = self._users_client
+        does = next(
+            (does for name, does in self.made_per_call.items() if getattr(client, name, None) is not None), None
+        )
+        if does is None and getattr(_http_client(client), 'auth', None) is not None:
+            does = 'leaves its credential to the `auth` of its HTTP client'
+        if does is None and getattr(_googles_options(client), 'aiohttp_client', None) is not None:
+            does = 'asks through an `aiohttp_client`, which may add a credential of its own'
+        if does is not None:
+            raise UserError(
+                f'Model {self.model.model_id!r} cannot be batched: its client {does}, which may differ from call to '
+                'call, and a batch is made and read under one credential. Give the client an API key that stays the '
+                'same.'
+            )
+
+
+def _with_additions(group: str, client: Any) -> str:
+    """The group key with what else the client's calls carry; the same one if that is nothing."""
+    additions = _additions(client)
+    if not additions:
+        return group
+    digest = hashlib.sha256(json.dumps(sorted(additions)).encode()).hexdigest()
+    return compat.with_credential(group, digest)
+
+
+def _additions(client: Any) -> list[tuple[str, str]]:
+    """What goes with each call of a client, and decides who it is from, without the framework's seeing it."""
+    http_client = _http_client(client)
+    options = _googles_options(client)
+    told = _OF_TRANSPORT if options is None else _TOLD_BY_GOOGLES
+    # Of one name, a header of the SDK's takes the place of the HTTP client's.
+    headers = {name.lower(): value for name, value in getattr(http_client, 'headers', {}).items()}
+    added = {name: value for name, value in headers.items() if name not in told}
+    if options is not None:
+        of_sdk = cast('Mapping[str, str]', options.headers or {})
+        added |= {name.lower(): value for name, value in of_sdk.items() if name.lower() not in told}
+        if options.api_version != _GOOGLES_VERSION:
+            added['version'] = str(options.api_version)
+    elif added:
+        for name in _set_by_sdk(client):
+            added.pop(name, None)
+    if params := getattr(http_client, 'params', None):
+        added['query'] = str(params)
+    return list(added.items())
+
+
+def _set_by_sdk(client: Any) -> set[str]:
+    """The headers that the SDK sets on each call, without those that it was told to leave out."""
+    names: set[str] = set()
+    for layer in (client.auth_headers, client.default_headers):
+        for name, value in layer.items():
+            (names.add if isinstance(value, str) else names.discard)(name.lower())
+    return names
+
+
+def _http_client(client: Any) -> Any:
+    """The HTTP client that an SDK's client asks through."""
+    google = getattr(client, '_api_client', None)
+    return getattr(client, '_client', None) if google is None else getattr(google, '_async_httpx_client', None)
+
+
+def _googles_options(client: Any) -> Any:
+    """The HTTP options of a client of Google's SDK; `None` for any other."""
+    return getattr(getattr(client, '_api_client', None), '_http_options', None)
