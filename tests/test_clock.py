@@ -33,6 +33,13 @@ async def test_a_wall_clock_that_is_set_back_does_not_stall_a_wait(clock: Manual
     assert waiting.done()
 
 
+def test_a_clock_goes_on_in_another_event_loop(clock: ManualClock):
+    for _ in range(2):
+        asyncio.run(clock.run(asyncio.sleep(0.01)))
+    asyncio.run(clock.run(sleep_until_due(clock, 600)))
+    assert clock.monotonic() == 600
+
+
 async def test_a_wait_for_no_time_does_not_wait(clock: ManualClock):
     await asyncio.wait_for(sleep_until_due(clock, 0), timeout=5)
     await asyncio.wait_for(sleep_until_due(clock, -5), timeout=5)

@@ -64,6 +64,7 @@ FULL = Ticket(
     last_seen=AT + timedelta(seconds=1.5),
     resubmissions=1,
     continued_response_id='msg_1',
+    trace_context={'traceparent': f'00-{"1" * 32}-{"2" * 16}-01', 'tracestate': 'a=b'},
 )
 
 

@@ -150,7 +150,13 @@ class ManualClock:
         with self._lock:
             self._watchers.append(watcher)
         waits: set[asyncio.Future[Any]] = {watcher} if task is None else {watcher, task}
-        done, _ = await asyncio.wait(waits, timeout=_STUCK_AFTER, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            done, _ = await asyncio.wait(waits, timeout=_STUCK_AFTER, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Or the next sleep, maybe on another loop, would tell a loop that is closed.
+            with self._lock:
+                if watcher in self._watchers:
+                    self._watchers.remove(watcher)
         return bool(done)
 
     def _wake_next(self) -> None:
