@@ -1,7 +1,8 @@
 """Send Pydantic AI agents' model requests through the providers' batch APIs, at about half the price.
 
 Add [`BatchModelRequests`][pydantic_ai_batch.BatchModelRequests] to an agent, or hand a list of requests to
-[`model_request_batch`][pydantic_ai_batch.model_request_batch].
+[`model_request_batch`][pydantic_ai_batch.model_request_batch], or, to collect the answers another time, to
+[`submit_batch`][pydantic_ai_batch.submit_batch].
 """
 
 from __future__ import annotations
@@ -12,22 +13,42 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
+    from .batch_job import BatchJob
     from .capability import BatchModelRequests
     from .direct import model_request_batch, model_request_batch_sync
+    from .jobs import cancel_batch, check_batch, collect_batch, submit_batch, wait_batch
+    from .jobs_sync import (
+        cancel_batch_sync,
+        check_batch_sync,
+        collect_batch_sync,
+        submit_batch_sync,
+        wait_batch_sync,
+    )
     from .lanes import LANES, Lane, LaneInfo, lane_for
 
 __all__ = (
     'LANES',
     'Batch',
+    'BatchJob',
     'BatchModelRequests',
     'BatchRequest',
     'BatchResult',
     'EncodedBatchRequest',
     'Lane',
     'LaneInfo',
+    'cancel_batch',
+    'cancel_batch_sync',
+    'check_batch',
+    'check_batch_sync',
+    'collect_batch',
+    'collect_batch_sync',
     'lane_for',
     'model_request_batch',
     'model_request_batch_sync',
+    'submit_batch',
+    'submit_batch_sync',
+    'wait_batch',
+    'wait_batch_sync',
 )
 
 # Imported when they are asked for: the framework takes seconds to import, which `pydantic-ai-batch --version` and the
@@ -35,15 +56,26 @@ __all__ = (
 _HOMES = {
     'LANES': '.lanes',
     'Batch': 'pydantic_ai.models.batch',
+    'BatchJob': '.batch_job',
     'BatchModelRequests': '.capability',
     'BatchRequest': 'pydantic_ai.models.batch',
     'BatchResult': 'pydantic_ai.models.batch',
     'EncodedBatchRequest': 'pydantic_ai.models.batch',
     'Lane': '.lanes',
     'LaneInfo': '.lanes',
+    'cancel_batch': '.jobs',
+    'cancel_batch_sync': '.jobs_sync',
+    'check_batch': '.jobs',
+    'check_batch_sync': '.jobs_sync',
+    'collect_batch': '.jobs',
+    'collect_batch_sync': '.jobs_sync',
     'lane_for': '.lanes',
     'model_request_batch': '.direct',
     'model_request_batch_sync': '.direct',
+    'submit_batch': '.jobs',
+    'submit_batch_sync': '.jobs_sync',
+    'wait_batch': '.jobs',
+    'wait_batch_sync': '.jobs_sync',
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, SuspendedResponseExpired, UserError
@@ -21,16 +22,20 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 
-from . import compat
+from . import compat, tracing
+from .clock import utc
 from .compat import Ticket
 from .exceptions import ResultsGone, batch_of, with_batch
 from .flights import FlightKey
+from .job import sent_again
 from .lanes import lane_for
-from .lanes.base import NotRun, not_run
-from .policy import CheckHistory, poll_delay, resubmits
+from .lanes.base import NotRun, line_number
+from .policy import CheckHistory, Search, poll_delay
 from .pool import Pool
-from .pool_state import PoolClosed, Submitted, flight_key
-from .warn import warn_max_retries
+from .pool_state import Submitted, flight_key
+from .queueing import Part
+from .waiting import LetGo, Looked
+from .warn import warn_max_retries_once
 
 
 class BatchedModel(WrapperModel):
@@ -44,6 +49,8 @@ class BatchedModel(WrapperModel):
         """The ID of the pending response that this wrapper returned last, and may wait on."""
         self._submitted: set[str] = set()
         """The batches that it submitted the request in, whose keys it need not ask for."""
+        self._let_go: tuple[str, float] | None = None
+        """The ID of the pending response that the pool let go of, and the seconds to its next check."""
 
     async def request(
         self,
@@ -52,6 +59,8 @@ class BatchedModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         """Submit the request, or wait for or check on the one that the messages end in."""
+        if self._ends_in_a_job_of_its_own(messages):
+            return await self.wrapped.request(messages, model_settings, model_request_parameters)
         last = messages[-1] if messages else None
         ticket = compat.read_ticket(last)
         if ticket is None or not isinstance(last, ModelResponse):
@@ -74,6 +83,12 @@ class BatchedModel(WrapperModel):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         """Wait as `request` does, and then stream each part of the answer as one event: it arrives all at once."""
+        if self._ends_in_a_job_of_its_own(messages):
+            async with self.wrapped.request_stream(
+                messages, model_settings, model_request_parameters, run_context
+            ) as stream:
+                yield stream
+            return
         response = await self.request(messages, model_settings, model_request_parameters)
         yield CompletedStreamedResponse(response, model_request_parameters=model_request_parameters, replay_events=True)
 
@@ -83,8 +98,10 @@ class BatchedModel(WrapperModel):
             return self.wrapped.continuation_delay(response)
         if self._parkable == response.provider_response_id:
             return 0.0
+        if self._let_go is not None and self._let_go[0] == response.provider_response_id:
+            return self._let_go[1]
         settings = self.pool.settings
-        return poll_delay(ticket.polls, settings.poll_interval, settings.max_poll_interval)
+        return max(poll_delay(ticket.polls, settings.poll_interval, settings.max_poll_interval), ticket.retry_after)
 
     async def cancel_suspended_response(self, response: ModelResponse) -> None:
         """Withdraw the request, and cancel its batch if this process made it and no other request waits on it.
@@ -114,24 +131,51 @@ class BatchedModel(WrapperModel):
         """Whether a pending response that a hook rejects is withdrawn: nobody else would ever collect it."""
         return compat.read_ticket(response) is not None or super()._withdraws_rejected_suspended_response(response)
 
+    def _ends_in_a_job_of_its_own(self, messages: list[ModelMessage]) -> bool:
+        """Whether the messages end in a pending response that the model itself checks on, as in background mode.
+
+        A turn that is paused, as by Anthropic's `pause_turn`, is none: it is continued by a request, which is batched.
+        """
+        last = messages[-1] if messages else None
+        return (
+            isinstance(last, ModelResponse)
+            and last.state == 'suspended'
+            and compat.read_ticket(last) is None
+            and self.wrapped.continuation_delay(last) is not None
+        )
+
     # The passes of a request
 
-    async def _submit(self, request: BatchRequest, *, resubmissions: int) -> ModelResponse:
+    async def _submit(
+        self,
+        request: BatchRequest,
+        *,
+        resubmissions: int,
+        part: Part | None = None,
+        held_since: datetime | None = None,
+    ) -> ModelResponse:
         """Queue the request, wait until it is in a batch, and return the pending response."""
-        warn_max_retries(self.wrapped, request.model_settings, self.pool)
+        warn_max_retries_once(self.wrapped, request.model_settings, self.pool)
         encoded = await self.lane.encode(request)
         placed = await self.pool.here().queues.place(
-            self.lane, encoded.group, encoded.body.encode('utf-8', 'surrogatepass')
+            self.lane,
+            encoded.group,
+            encoded.body.encode('utf-8', 'surrogatepass'),
+            part=part,
+            since=held_since.timestamp() if held_since else None,
         )
+        tracing.link(placed.batch, placed.trace_context)
         continued = request.messages[-1]
         ticket = Ticket(
             custom_id=placed.custom_id,
             batch=placed.batch,
             lane=self.lane.info.name,
             resubmissions=resubmissions,
+            held_since=held_since,
             continued_response_id=continued.provider_response_id
             if isinstance(continued, ModelResponse) and continued.state == 'suspended'
             else None,
+            trace_context=placed.trace_context,
         )
         self._parkable = ticket.response_id
         self._submitted.add(placed.batch.id)
@@ -142,7 +186,7 @@ class BatchedModel(WrapperModel):
             provider_name=self.wrapped.system,
             provider_url=self.wrapped.base_url,
             provider_response_id=ticket.response_id,
-            provider_details=compat.write_ticket(ticket),
+            provider_details=self._written(ticket),
             state='suspended',
         )
 
@@ -151,12 +195,14 @@ class BatchedModel(WrapperModel):
     ) -> ModelResponse:
         """Wait for the batch that this wrapper submitted the request in."""
         try:
-            result = await self.pool.here().waits.wait(self.lane, key, Submitted(ticket.batch, ticket.custom_id))
-        except PoolClosed:
+            submitted = Submitted(ticket.batch, ticket.custom_id, ticket.trace_context)
+            result = await self.pool.here().waits.wait(self.lane, key, submitted)
+        except LetGo as let_go:
             # The run goes on without the pool: the framework waits, and its next pass is a check like any other.
             self._parkable = None
+            self._let_go = ticket.response_id, let_go.delay
             self.pool.leave(self.lane, key, ticket.custom_id)
-            return pending
+            return self._still_pending(pending, _checked(ticket, let_go.looked))
         except Exception as error:
             raise self._left_running(error, ticket) from error.__cause__
         return await self._settle(request, pending, ticket, key, result)
@@ -165,6 +211,7 @@ class BatchedModel(WrapperModel):
         self, request: BatchRequest, pending: ModelResponse, ticket: Ticket, key: FlightKey
     ) -> ModelResponse:
         """Check once on a batch that a history left pending."""
+        tracing.link(ticket.batch, ticket.trace_context)
         history = CheckHistory(
             polls=ticket.polls, failed=ticket.failed_checks, not_found=ticket.not_found, last_seen=ticket.last_seen
         )
@@ -172,27 +219,17 @@ class BatchedModel(WrapperModel):
             looked = await self.pool.here().waits.look(
                 self.lane,
                 key,
-                Submitted(ticket.batch, ticket.custom_id),
+                Submitted(ticket.batch, ticket.custom_id, ticket.trace_context),
                 checked_at=ticket.checked_at,
                 history=history,
             )
         except Exception as error:
             raise self._left_running(error, ticket) from error.__cause__
-        ticket = replace(
-            ticket,
-            batch=looked.batch,
-            checked_at=looked.read_at,
-            polls=looked.history.polls,
-            failed_checks=looked.history.failed,
-            not_found=looked.history.not_found,
-            last_seen=looked.history.last_seen,
-        )
+        ticket = _checked(ticket, looked)
         if looked.result is not None:
             return await self._settle(request, pending, ticket, key, looked.result)
-        self._parkable = ticket.response_id
-        # The same response with another ticket: under the same ID it replaces the pending one as a whole, so it must
-        # keep what the turn accumulated before the batch.
-        return replace(pending, provider_details={**(pending.provider_details or {}), **compat.write_ticket(ticket)})
+        self._parkable, self._let_go = ticket.response_id, None
+        return self._still_pending(pending, ticket)
 
     async def _settle(
         self,
@@ -204,15 +241,15 @@ class BatchedModel(WrapperModel):
     ) -> ModelResponse:
         """Return the answer, submit the request again, or raise its error."""
         self.pool.flights.collected(key, ticket.custom_id)
+        if isinstance(result, NotRun) and (again := await self._send_back(request, pending, ticket, key, result)):
+            return again
         try:
-            if isinstance(result, NotRun):
-                raise not_run(self.wrapped, result)
-            response = await self.lane.decode(result, request)
+            response = await self.lane.outcome(result, request)
         except ModelAPIError as error:
-            again = result.again if isinstance(result, NotRun) else resubmits(result, error)
+            again = sent_again(result, error)
             if again and ticket.resubmissions < self.pool.settings.max_resubmissions:
                 self.pool.report('resubmitted', self.lane, batch=ticket.batch)
-                return await self._resubmit(request, pending, ticket)
+                return await self._resubmit(request, pending, ticket, resubmissions=ticket.resubmissions + 1)
             self.pool.report('failed', self.lane, batch=ticket.batch)
             with_batch(error, ticket.batch)
             if again and ticket.resubmissions:
@@ -222,16 +259,57 @@ class BatchedModel(WrapperModel):
             # A model with batch methods of its own may raise what it likes, as it does live.
             self.pool.report('failed', self.lane, batch=ticket.batch)
             raise
-        self.pool.report('answered', self.lane, batch=ticket.batch)
+        self.pool.report('answered', self.lane, batch=ticket.batch, response=response)
         return compat.settle_details(response, ticket)
 
-    async def _resubmit(self, request: BatchRequest, pending: ModelResponse, ticket: Ticket) -> ModelResponse:
+    async def _send_back(
+        self, request: BatchRequest, pending: ModelResponse, ticket: Ticket, key: FlightKey, result: NotRun
+    ) -> ModelResponse | None:
+        """Submit the request again if its batch failed for no fault that the provider lays to it; else `None`.
+
+        What a full queue sent back waits for room, and a batch with a wrong request in it that is not named is sent
+        again in halves. Neither counts as a resubmission.
+        """
+        part: Part | None = None
+        held_since: datetime | None = None
+        if result.cause == 'full_queue':
+            now, gate = utc(self.pool.clock), self.pool.here().gates.of(self.lane, ticket.batch.group)
+            held_since = ticket.held_since or now
+            if (now - held_since).total_seconds() > gate.window:
+                return None
+            gate.sent_back(batch_id=ticket.batch.id)
+            if gate.empty:
+                part = _half(ticket, None)
+        elif result.cause == 'invalid' and self.pool.settings.max_resubmissions:
+            search = self.pool.searches.of(key)
+            if not search.goes_on(ticket.batch.id):
+                return None
+            part = _half(ticket, search)
+        else:
+            return None
+        self.pool.report('resubmitted', self.lane, batch=ticket.batch)
+        return await self._resubmit(
+            request, pending, ticket, resubmissions=ticket.resubmissions, part=part, held_since=held_since
+        )
+
+    async def _resubmit(
+        self,
+        request: BatchRequest,
+        pending: ModelResponse,
+        ticket: Ticket,
+        *,
+        resubmissions: int,
+        part: Part | None = None,
+        held_since: datetime | None = None,
+    ) -> ModelResponse:
         messages = request.messages
         if pending.parts:
             # The pending response holds what the provider generated before it paused, as Anthropic's `pause_turn`
             # does; the request was sent to continue that, and is again.
             messages = [*messages, compat.without_ticket(pending, ticket)]
-        return await self._submit(replace(request, messages=messages), resubmissions=ticket.resubmissions + 1)
+        return await self._submit(
+            replace(request, messages=messages), resubmissions=resubmissions, part=part, held_since=held_since
+        )
 
     def _left_running(self, error: Exception, ticket: Ticket) -> Exception:
         """The error for a check that failed for good, after which the batch stays as it is and can be collected.
@@ -249,6 +327,20 @@ class BatchedModel(WrapperModel):
             return with_batch(expired, ticket.batch)
         return with_batch(error, batch_of(error) or ticket.batch)
 
+    def _still_pending(self, pending: ModelResponse, ticket: Ticket) -> ModelResponse:
+        """The pending response with another ticket.
+
+        Under the same ID it replaces the one before as a whole, so it must keep what the turn accumulated before the
+        batch.
+        """
+        return replace(pending, provider_details={**(pending.provider_details or {}), **self._written(ticket)})
+
+    def _written(self, ticket: Ticket) -> dict[str, Any]:
+        try:
+            return compat.write_ticket(ticket)
+        except ModelAPIError as error:
+            raise self._left_running(error, ticket) from error.__cause__
+
     def _own_key(self, ticket: Ticket) -> FlightKey:
         """The key of the ticket's batch if this pool submitted it, as only then there is anything to give up."""
         return flight_key(self.lane, ticket.batch.group, ticket.batch)
@@ -256,18 +348,10 @@ class BatchedModel(WrapperModel):
     async def _key(self, ticket: Ticket) -> FlightKey:
         """The key of the ticket's batch for this model's credential, if the model may look at it."""
         if ticket.batch.provider_name != self.wrapped.system or ticket.lane not in (None, self.lane.info.name):
-            raise UserError(
-                f'The message history waits for batch {ticket.batch.id!r}, which model '
-                f'{ticket.batch.model_name!r} of {ticket.batch.provider_name!r} submitted and the model of this run, '
-                f'{self.wrapped.model_id!r}, cannot collect: pass `model=` with that one.'
-            )
+            raise cannot_collect(ticket, self.wrapped, 'cannot see it')
         identity = await self.lane.identity()
         if not compat.same_group(ticket.batch.group, identity):
-            raise UserError(
-                f'The message history waits for batch {ticket.batch.id!r}, which model '
-                f'{ticket.batch.model_name!r} submitted at another endpoint or under another name than '
-                f'{self.wrapped.model_id!r}: pass `model=` with the model and client that it was submitted with.'
-            )
+            raise cannot_collect(ticket, self.wrapped, 'is at another endpoint or has another name')
         return flight_key(self.lane, identity, ticket.batch)
 
     @staticmethod
@@ -283,3 +367,37 @@ class BatchedModel(WrapperModel):
             model_settings=model_settings,
             model_request_parameters=model_request_parameters,
         )
+
+
+def _half(ticket: Ticket, search: Search | None) -> Part | None:
+    """The half of its batch that a request is in, or `None` if it was alone there."""
+    count, place = ticket.batch.request_count, line_number(ticket.custom_id)
+    if count < 2 or place is None:
+        return None
+    middle = (count + 1) // 2
+    first = place < middle
+    return Part(f'{ticket.batch.id}/{1 if first else 2}', middle if first else count - middle, search)
+
+
+def _checked(ticket: Ticket, looked: Looked) -> Ticket:
+    """The ticket after a check."""
+    return replace(
+        ticket,
+        batch=looked.batch,
+        checked_at=looked.read_at,
+        polls=looked.history.polls,
+        failed_checks=looked.history.failed,
+        not_found=looked.history.not_found,
+        last_seen=looked.history.last_seen,
+        retry_after=looked.history.retry_after,
+    )
+
+
+def cannot_collect(ticket: Ticket, model: Model, why: str) -> UserError:
+    """The error for a history that waits for the batch of another model than the one that is to serve the run."""
+    batch = ticket.batch
+    return UserError(
+        f'The message history waits for batch {batch.id!r}, which model {batch.model_name!r} of '
+        f'{batch.provider_name!r} submitted. The model of this run, {model.model_id!r}, {why}: pass `model=` with the '
+        'one that it was submitted with.'
+    )

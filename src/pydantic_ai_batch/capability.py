@@ -8,14 +8,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from pydantic import TypeAdapter
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, WrapModelRequestHandler, WrapperCapability
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.models import Model
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.tools import RunContext
 
-from .batched_model import BatchedModel
+from . import tracing
+from .batched_model import BatchedModel, cannot_collect
 from .clock import SYSTEM_CLOCK, Clock
-from .pool import Pool
+from .compat import read_ticket
+from .exceptions import NoBatchLane
+from .pool import Pool, running_loop
 from .progress import Progress, listener_of
 from .settings import (
     DEFAULT_MAX_POLL_INTERVAL,
@@ -25,6 +29,7 @@ from .settings import (
     DEFAULT_POLL_INTERVAL,
     BatchSettings,
 )
+from .stats import BatchingStats
 
 _DURATION = TypeAdapter(timedelta)
 
@@ -132,17 +137,49 @@ class BatchModelRequests(AbstractCapability[Any]):
         """
         return None if isinstance(model, BatchedModel) else BatchedModel(model, self._pool)
 
+    async def for_run(self, ctx: RunContext[Any]) -> Self:
+        """Serve the run, which takes the event loop of asyncio.
+
+        Raises:
+            UserError: None is running, as under Trio, where a run would fail later and say less.
+        """
+        running_loop()
+        return self
+
+    async def wrap_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
+    ) -> ModelResponse:
+        """Note the span of an instrumented request, for the spans of its batch.
+
+        If the model cannot be batched at all, say whose batch a history waits for that it was to collect.
+        """
+        try:
+            with tracing.requesting(ctx):
+                return await handler(request_context)
+        except NoBatchLane as refusal:
+            last = request_context.messages[-1] if request_context.messages else None
+            if (ticket := read_ticket(last)) is None:
+                raise
+            raise cannot_collect(ticket, request_context.model, 'has no batch API here') from refusal
+
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Refuse a run that has pydantic-ai's own capability of this name too: each request would be batched twice."""
         from pydantic_ai.capabilities import BatchModelRequests as BuiltIn
 
-        capabilities = ctx.capabilities.values()
+        capabilities = [_unwrapped(capability) for capability in ctx.capabilities.values()]
         if any(isinstance(capability, BatchModelRequests) and capability is not self for capability in capabilities):
             raise UserError('The run has two instances of `BatchModelRequests`: remove one, or share one instance.')
         if any(isinstance(capability, BuiltIn) for capability in capabilities):
             raise UserError(
                 'The run has two `BatchModelRequests`, of `pydantic_ai` and of `pydantic_ai_batch`: remove one.'
             )
+
+    def stats(self) -> BatchingStats:
+        """A snapshot of what all runs that share this instance have come to so far. Makes no request.
+
+        What it says of a batch in flight is as old as the last check of it.
+        """
+        return self._pool.stats()
 
     async def flush(self) -> None:
         """Submit every queued request of the running event loop now, and wait until that is done."""
@@ -160,3 +197,10 @@ class BatchModelRequests(AbstractCapability[Any]):
         here.entered -= 1
         if here.entered == 0:
             await here.close()
+
+
+def _unwrapped(capability: AbstractCapability[Any]) -> AbstractCapability[Any]:
+    """The capability inside any wrappers, such as one that prefixes tools, which stand for it among a run's."""
+    while isinstance(capability, WrapperCapability):
+        capability = capability.wrapped
+    return capability

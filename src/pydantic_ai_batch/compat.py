@@ -10,17 +10,20 @@ Everything here is tested on the lowest and the newest supported version of pyda
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, NotRequired, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.batch import Batch, BatchResult
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 TICKET_KEY = 'batch'
@@ -37,6 +40,7 @@ class _TicketDict(TypedDict):
     failed_checks: NotRequired[int]
     resubmissions: NotRequired[int]
     continued_response_id: NotRequired[str]
+    trace_context: NotRequired[Any]
     pydantic_ai_batch: NotRequired[dict[str, Any]]
     """What this package adds, under a key of its own."""
 
@@ -76,8 +80,17 @@ class Ticket:
     resubmissions: int = 0
     """How many times the request was submitted again."""
 
+    retry_after: float = 0.0
+    """Seconds that the provider asked to wait before the next check, when it refused the last one."""
+
+    held_since: datetime | None = None
+    """When a full queue first sent the request back, by our clock; `None` if none did."""
+
     continued_response_id: str | None = None
     """The ID of the suspended response, such as an Anthropic `pause_turn`, that the request continues."""
+
+    trace_context: Mapping[str, str] | None = None
+    """The trace of the batch's submission, which checks join, if that was traced."""
 
     @property
     def response_id(self) -> str:
@@ -96,36 +109,51 @@ def read_ticket(message: ModelMessage | None) -> Ticket | None:
     # Of what is ours, anything odd counts as absent: it only makes checks cheaper, and a ticket that is taken for none
     # would have its request sent again.
     own = stored.get('pydantic_ai_batch', {})
-    lane, not_found = own.get('lane'), own.get('not_found')
+    lane, not_found, retry_after = own.get('lane'), own.get('not_found'), own.get('retry_after')
     batch = stored['batch']
     ticket = Ticket(
         custom_id=stored['custom_id'],
-        batch=replace(batch, created_at=_aware(batch.created_at)),
+        batch=replace(batch, created_at=aware(batch.created_at)),
         lane=lane if isinstance(lane, str) else None,
         checked_at=_time(own.get('checked_at')),
         polls=stored['polls'],
         failed_checks=stored.get('failed_checks', 0),
         not_found=not_found if isinstance(not_found, int) else 0,
         last_seen=_time(own.get('last_seen')),
+        retry_after=retry_after if isinstance(retry_after, float | int) and retry_after > 0 else 0.0,
+        held_since=_time(own.get('held_since')),
         resubmissions=stored.get('resubmissions', 0),
         continued_response_id=stored.get('continued_response_id'),
+        trace_context=_headers(stored.get('trace_context')),
     )
     # A turn that was merged from several responses can carry the ticket of a batch it no longer waits for.
     return ticket if message.provider_response_id == ticket.response_id else None
 
 
-def _aware(time: datetime) -> datetime:
+def aware(time: datetime) -> datetime:
+    """`time`, taken for UTC if it has no zone."""
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _time(value: object) -> datetime | None:
     with suppress(ValueError):
-        return _aware(datetime.fromisoformat(value)) if isinstance(value, str) else None
+        return aware(datetime.fromisoformat(value)) if isinstance(value, str) else None
     return None
 
 
+def _headers(value: object) -> dict[str, str] | None:
+    if not isinstance(value, dict):
+        return None
+    items = cast('dict[Any, Any]', value).items()
+    return {key: text for key, text in items if isinstance(key, str) and isinstance(text, str)} or None
+
+
 def write_ticket(ticket: Ticket) -> dict[str, Any]:
-    """`ticket` as plain JSON data for `provider_details`, in the framework's shape with our keys beside it."""
+    """`ticket` as plain JSON data for `provider_details`, in the framework's shape with our keys beside it.
+
+    Raises:
+        ModelAPIError: A model of the user's made a handle that is none of the framework's type.
+    """
     own: dict[str, Any] = {}
     if ticket.lane is not None:
         own['lane'] = ticket.lane
@@ -135,9 +163,21 @@ def write_ticket(ticket: Ticket) -> dict[str, Any]:
         own['not_found'] = ticket.not_found
     if ticket.last_seen is not None:
         own['last_seen'] = ticket.last_seen.isoformat()
+    if ticket.retry_after:
+        own['retry_after'] = ticket.retry_after
+    if ticket.held_since is not None:
+        own['held_since'] = ticket.held_since.isoformat()
+    try:
+        batch = _BATCHES.dump_python(ticket.batch, mode='json', warnings=False)
+        _BATCHES.validate_python(batch)
+    except (PydanticSerializationError, ValueError) as error:
+        # A ticket that cannot be read is none, and its request would be sent again.
+        raise ModelAPIError(
+            ticket.batch.model_name, f'The handle of batch {ticket.batch.id!r} cannot be stored: {error}'
+        ) from error
     stored: dict[str, Any] = {
         'custom_id': ticket.custom_id,
-        'batch': _BATCHES.dump_python(ticket.batch, mode='json'),
+        'batch': batch,
         'polls': ticket.polls,
         'pydantic_ai_batch': own,
     }
@@ -147,6 +187,8 @@ def write_ticket(ticket: Ticket) -> dict[str, Any]:
         stored['resubmissions'] = ticket.resubmissions
     if ticket.continued_response_id is not None:
         stored['continued_response_id'] = ticket.continued_response_id
+    if ticket.trace_context is not None:
+        stored['trace_context'] = dict(ticket.trace_context)
     return {TICKET_KEY: stored}
 
 
@@ -178,6 +220,13 @@ def group_of(group: str) -> dict[str, Any]:
     return cast('dict[str, Any]', parts)
 
 
+def with_credential(group: str, more: str) -> str:
+    """The group key with `more` in the digest of its credential, which alone may change while a batch runs."""
+    parts = group_of(group)
+    credential = hashlib.sha256(f'{parts.get("credential")} {more}'.encode()).hexdigest()
+    return json.dumps({**parts, 'credential': credential}, sort_keys=True)
+
+
 def betas_of(group: str) -> list[str]:
     """The beta flags that all requests of an Anthropic batch share, which travel in a header of its create call.
 
@@ -194,11 +243,11 @@ def same_group(submitted: str, asking: str) -> bool:
     """Whether a client whose requests have the group `asking` may look at a batch of the group `submitted`.
 
     The credential may differ: a project's key is rotated while its batches run, and the provider decides who may see
-    them. Endpoint and model may not.
+    them. So may the beta flags, which are a request's and not a client's. Endpoint and model may not.
     """
 
     def without_credential(group: str) -> Mapping[str, Any]:
-        return {**group_of(group), 'credential': None}
+        return {**group_of(group), 'credential': None, 'betas': None}
 
     if submitted == asking:
         return True
@@ -235,7 +284,26 @@ def error_body(status_code: int, body: Any) -> str:
     return json.dumps({'status_code': status_code, 'body': body})
 
 
+def price_of(response: ModelResponse) -> Decimal | None:
+    """What a response cost, at the batch price where it is one; `None` where the price is not known."""
+    try:
+        return response.cost().total_price
+    except (LookupError, AssertionError, ValueError):
+        # No model name, no price for it, or usage that no price fits.
+        return None
+
+
+def counts_of(batch: Batch) -> dict[str, int]:
+    """The provider's counts of a batch's requests, `total`, `completed` and `failed`; empty where it tells none."""
+    # A model of the user's keeps what it likes there, and need not keep to a `dict`.
+    details = batch.provider_details
+    found: Any = details.get('request_counts') if isinstance(details, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    return {name: count for name, count in cast('dict[str, Any]', found).items() if isinstance(count, int)}
+
+
 def counted(batch: Batch) -> int:
     """How many requests the provider says that a batch is done with; 0 where it does not say."""
-    counts: dict[str, Any] = (batch.provider_details or {}).get('request_counts') or {}
+    counts = counts_of(batch)
     return int(counts.get('completed', 0)) + int(counts.get('failed', 0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Literal
 
 from pydantic_ai.models.batch import Batch
@@ -44,6 +45,9 @@ class BatchEvent:
     batch: Batch | None = None
     """The batch as it was last read, where there is one."""
 
+    cost: Decimal | None = None
+    """What the answer cost, in US dollars, where its price is known."""
+
 
 Listener = Callable[[BatchEvent], None]
 """Called with each event, on the event loop it happened on. It must not block."""
@@ -55,14 +59,12 @@ class Reporter:
 
     listener: Listener | None
 
-    def __call__(
-        self, kind: EventKind, *, lane: str, model_name: str, count: int = 1, batch: Batch | None = None
-    ) -> None:
+    def __call__(self, event: BatchEvent) -> None:
         """Report an event. A listener that raises is logged and let go: nobody's answer depends on it."""
-        if self.listener is None or not count:
+        if self.listener is None:
             return
         try:
-            self.listener(BatchEvent(kind=kind, lane=lane, model_name=model_name, count=count, batch=batch))
+            self.listener(event)
         except Exception:
             _log.exception('The listener to the events of batches raised, and is not called again.')
             self.listener = None
@@ -106,8 +108,17 @@ class Tally:
     resubmitted: int = 0
     left: int = 0
 
+    cost: Decimal = Decimal()
+    """What the answers cost, in US dollars, as far as prices are known."""
+
+    unpriced: int = 0
+    """How many answers there is no price for."""
+
     batches: dict[str, BatchTally] = field(default_factory=dict[str, BatchTally])
     """The batches that were created, by ID, in that order."""
+
+    keeps_done: bool = True
+    """Whether batches whose requests have all come back are kept."""
 
     def __call__(self, event: BatchEvent) -> None:
         """Take an event into the counts."""
@@ -132,3 +143,8 @@ class Tally:
                 for counts in (self, batch):
                     if counts is not None:
                         setattr(counts, outcome, getattr(counts, outcome) + event.count)
+                if outcome == 'answered':
+                    self.cost += event.cost or 0
+                    self.unpriced += event.cost is None
+        if batch is not None and batch.done and not self.keeps_done:
+            self.batches.pop(batch.batch.id, None)

@@ -8,12 +8,17 @@ plain handle, which [`batch_of`][pydantic_ai_batch.exceptions.batch_of] reads.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch
 
+if TYPE_CHECKING:
+    from .batch_job import BatchJob
+
 __all__ = (
+    'BatchNotCancellable',
+    'BatchNotReady',
     'CreateUnsettled',
     'LaneNotBuilt',
     'NoBatchLane',
@@ -81,6 +86,28 @@ class CreateUnsettled(_BatchError):
 
     Its requests are not sent again, as that could pay for them twice. The message says where to look.
     """
+
+
+class _JobError(_BatchError):
+    """An error that concerns a whole job, and carries it as it was last read."""
+
+    job: BatchJob
+    """The job as it was last read."""
+
+    def __init__(self, model_name: str, message: str, job: BatchJob) -> None:
+        super().__init__(model_name, message)
+        self.job = job
+
+
+class BatchNotReady(_JobError):
+    """A job is not over yet, so it cannot be collected, or was not waited for any longer.
+
+    `job` is the job as it is now. Nothing was cancelled: it goes on at the provider.
+    """
+
+
+class BatchNotCancellable(_JobError):
+    """A job is over, so there is nothing to cancel, or its provider cannot cancel batches. `job` is as it is now."""
 
 
 def with_batch(error: _E, batch: Batch) -> _E:

@@ -8,6 +8,7 @@ process made, or may it be cancelled.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from datetime import datetime
 from pydantic_ai.models.batch import Batch, BatchResult
 
 FlightKey = tuple[str, str, str]
-"""A batch as one credential sees it: lane, group key of the model that asks, batch ID.
+"""A batch as one credential sees it: scope of the lane, group key of the model that asks, batch ID.
 
 The group holds a digest of the credential. What was read with one is never shown to another, which must ask the
 provider itself: a message history's ticket is the caller's data, and proves nothing.
@@ -45,6 +46,7 @@ class _Flight:
     taken: set[str] = field(default_factory=set[str])
     """Requests whose results went straight to who waited for them, and were not kept."""
     size: int = 0
+    """The bytes that the bodies of the results take up in memory."""
 
 
 class Flights:
@@ -103,7 +105,7 @@ class Flights:
                 return
             if result.custom_id not in flight.results:
                 flight.results[result.custom_id] = result
-                flight.size += len(result.body or '')
+                flight.size += sys.getsizeof(result.body)
 
     def ended(self, key: FlightKey, batch: Batch) -> Batch | None:
         """Record that a batch ended and all its results were read.

@@ -29,8 +29,10 @@ from .policy import (
     SETTLE_OFFSETS,
     CheckHistory,
     create_outcome,
+    full_queue,
     overdue,
     poll_delay,
+    resubmits,
     transient,
 )
 from .settings import BatchSettings
@@ -43,12 +45,18 @@ _MAX_READS = 3
 _CLOCK_SKEW = timedelta(hours=1)
 """How far the provider's clock may be from ours before ours is believed."""
 
+_SEEN_THROUGH_SECONDS = 150
+"""How long, in real seconds, a creation that is under way is seen through when its call is given up."""
+
 _CLEAN_UP_SECONDS = 10
 """How long, in real seconds, deleting an input file may hold up the last answer of its batch."""
 
 
 async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
     """Create a batch of `payload`, and pay for it once.
+
+    What was uploaded for it is deleted if the provider refuses the batch, but kept if only its queue is full, which is
+    for the caller to try again or [`discard`][pydantic_ai_batch.job.discard].
 
     The create is sent once. If it never reached the provider, it is sent again after a moment. If its reply was lost,
     the batch is looked for by its tag; only when the provider's listing shows that there is none is it sent again, and
@@ -73,7 +81,8 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
         except ModelAPIError as error:
             outcome = create_outcome(error)
             if outcome == 'refused' or (outcome == 'never_sent' and never_sent == len(NEVER_SENT_DELAYS)):
-                await _discard(lane, payload)
+                if full_queue(error) is None:
+                    await discard(lane, payload)
                 raise
             if outcome == 'unknown':
                 _log.warning(
@@ -90,11 +99,7 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
                 proven_absent = True
                 continue
         except asyncio.CancelledError:
-            _log.warning(
-                'The creation of a %s batch was cancelled while it was under way, so a batch may exist: %s.',
-                lane.info.name,
-                lane.where_to_look(payload),
-            )
+            _log_unsettled(lane, payload)
             raise
         _log.warning(
             'A batch of %d requests did not reach %s (%s): trying again in %g s.',
@@ -117,6 +122,22 @@ def _with_plausible_time(batch: Batch, now: datetime) -> Batch:
 
 async def _settle(lane: Lane, payload: Payload, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
     """Find the batch whose creation had no reply, or `None` when the provider's listing shows that there is none."""
+    try:
+        return await _look_for(lane, payload, since, clock, lost)
+    except asyncio.CancelledError:
+        _log_unsettled(lane, payload)
+        raise
+
+
+def _log_unsettled(lane: Lane, payload: Payload) -> None:
+    _log.warning(
+        'The creation of a %s batch was cancelled while it was under way, so a batch may exist: %s.',
+        lane.info.name,
+        lane.where_to_look(payload),
+    )
+
+
+async def _look_for(lane: Lane, payload: Payload, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
     lost_at = utc(clock)
     looks = 0
     running = False
@@ -162,18 +183,61 @@ async def _keep_one(lane: Lane, payload: Payload, found: list[Batch]) -> Batch:
     return kept
 
 
-async def _discard(lane: Lane, payload: Payload) -> None:
+async def discard(lane: Lane, payload: Payload) -> None:
+    """Delete what was uploaded for a payload that no batch was made of."""
     with suppress(ModelAPIError):
         await lane.discard(payload)
 
 
-async def cancel(lane: Lane, batch: Batch) -> None:
+async def submit_owned(lane: Lane, payload: Payload, clock: Clock) -> Batch:
+    """Submit a batch that nobody but the caller knows of: see its creation through and cancel it if cancelled."""
+    creation = asyncio.ensure_future(submit(lane, payload, clock))
+    try:
+        return await asyncio.shield(creation)
+    except asyncio.CancelledError:
+        # Not for ever: a lost reply may take as long to settle as the batch takes to end.
+        try:
+            await asyncio.wait((creation,), timeout=_SEEN_THROUGH_SECONDS)
+        finally:
+            settled = creation.done()
+            creation.cancel()
+            await asyncio.gather(creation, return_exceptions=True)
+        if settled and creation.exception() is None:
+            await give_up(lane, creation.result())
+        raise
+
+
+async def give_up(lane: Lane, batch: Batch) -> None:
+    """Cancel a batch with the call that it belongs to, and say what came of that."""
+    try:
+        after = batch if batch.status == 'ended' else await cancel(lane, batch)
+    except ModelAPIError as error:
+        # One that has ended meanwhile is refused, in words that differ by provider.
+        try:
+            after = await lane.status(batch)
+        except ModelAPIError:
+            after = batch
+        if after.status != 'ended':
+            _log.warning('Batch %s could not be cancelled, and goes on: %s', batch.id, error)
+            return
+    if after.status == 'ended' and lane.job_status(after) != 'canceled':
+        _log.warning('Batch %s had ended when the call was cancelled: it is billed, and can be collected.', batch.id)
+    else:
+        _log.warning('Batch %s was cancelled with the call; what it had finished may be billed.', batch.id)
+
+
+def sent_again(result: BatchResult | NotRun, error: ModelAPIError) -> bool:
+    """Whether a request that came to `result`, which is `error`, is worth another batch."""
+    return result.again if isinstance(result, NotRun) else resubmits(result, error)
+
+
+async def cancel(lane: Lane, batch: Batch) -> Batch:
     """Cancel a batch, and see that through when this is cancelled meanwhile, as every task is when a program ends.
 
     Asking twice does no harm.
     """
     try:
-        await lane.cancel(batch)
+        return await lane.cancel(batch)
     except asyncio.CancelledError:
         await lane.cancel(batch)
         raise
@@ -204,6 +268,9 @@ class BatchWatch:
     checked: Callable[[Batch], None] = lambda batch: None
     """Called with each status that the provider answers."""
 
+    failed: Callable[[ModelAPIError], None] = lambda error: None
+    """Called with each failure that is put up with."""
+
     history: CheckHistory = field(default_factory=CheckHistory)
     strays: list[Stray] = field(default_factory=list[Stray])
     """Lines of the results that are no request's, kept for the report."""
@@ -213,7 +280,8 @@ class BatchWatch:
     @property
     def delay(self) -> float:
         """Seconds until the next check is due."""
-        return poll_delay(self.history.polls, self.settings.poll_interval, self.settings.max_poll_interval)
+        due = poll_delay(self.history.polls, self.settings.poll_interval, self.settings.max_poll_interval)
+        return max(due, self.history.retry_after)
 
     async def until_read(self) -> None:
         """Check, at growing intervals, until the batch has ended and every result in it was handed over.
@@ -223,7 +291,8 @@ class BatchWatch:
                 and the error carries its handle.
         """
         while True:
-            await sleep_until_due(self.clock, self.delay)
+            if self.batch.status != 'ended' or self.history.polls:
+                await sleep_until_due(self.clock, self.delay)
             if await self.look():
                 return
 
@@ -270,6 +339,7 @@ class BatchWatch:
         except ModelAPIError as error:
             if self.history.tolerates(error, created_at=self.batch.created_at, now=utc(self.clock)):
                 _log.info('A check of batch %s failed and is made again: %s', self.batch.id, error)
+                self.failed(error)
                 return False
             with_batch(error, self.batch)
             raise

@@ -6,7 +6,7 @@ Everything here is a pure function of what is known, so that each rule can be re
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -50,6 +50,15 @@ OVERDUE = 1.25
 """After how many of its windows a batch that has not ended is read once more and then given up on."""
 
 
+FULL_INTERVALS = (timedelta(minutes=1), timedelta(minutes=30))
+"""The first and the longest interval at which a batch is sent again that a full queue sent back."""
+
+FULL_WINDOW = timedelta(hours=24)
+"""How long that goes on, or as long as a lane gives a batch where that is less: a file may be kept no longer."""
+
+MAX_FAILED_PARTS = 128
+"""How many parts of a batch may fail without naming a row before what is left of it counts as failed."""
+
 CreateOutcome = Literal['refused', 'never_sent', 'unknown']
 """What a failed create says of the batch: there is none; there is none, and trying again may help; nobody knows."""
 
@@ -88,6 +97,24 @@ def transient(error: ModelAPIError) -> bool:
     return isinstance(error, ModelHTTPError) and (error.status_code in (408, 409, 429) or error.status_code >= 500)
 
 
+FullQueue = Literal['tokens', 'batches']
+"""What a provider's queue has no room for: this many tokens, of which half may fit, or another batch at all."""
+
+
+def full_queue(error: ModelAPIError) -> FullQueue | None:
+    """What the provider's queue has no room for, if that is why it sent a batch back; it will have some later.
+
+    An account without quota gets none by waiting.
+    """
+    if isinstance(error, ModelQuotaExceededError) or not isinstance(error, ModelHTTPError):
+        return None
+    if error.provider_error_code == 'token_limit_exceeded':
+        return 'tokens'
+    if error.status_code != 429:
+        return None
+    return 'tokens' if 'token' in str(error.body).lower() else 'batches'
+
+
 def resubmits(result: BatchResult, error: ModelAPIError) -> bool:
     """Whether a request whose `result` is `error` is worth another batch.
 
@@ -95,6 +122,22 @@ def resubmits(result: BatchResult, error: ModelAPIError) -> bool:
     cancelled is not: providers cancel nothing of their own accord, so somebody meant it.
     """
     return result.status == 'expired' or (result.status == 'errored' and transient(error))
+
+
+@dataclass
+class Search:
+    """The search for the requests that a batch fails for when the provider does not name them, by halves."""
+
+    failed: set[str] = field(default_factory=set[str])
+    """The parts of the batch that failed so far."""
+
+    def goes_on(self, batch_id: str) -> bool:
+        """Record a part that failed, and return whether it is worth dividing.
+
+        What fails for every request in it would make as many batches as it has requests.
+        """
+        self.failed.add(batch_id)
+        return len(self.failed) <= MAX_FAILED_PARTS
 
 
 @dataclass(kw_only=True)
@@ -113,9 +156,13 @@ class CheckHistory:
     last_seen: datetime | None = None
     """When a check last answered, by our clock."""
 
+    retry_after: float = 0.0
+    """Seconds that the provider asked to wait before the next check, when it refused the last one."""
+
     def answered(self, now: datetime) -> None:
         """Record a check that the provider answered."""
         self.failed = self.not_found = 0
+        self.retry_after = 0.0
         self.last_seen = now
 
     def tolerates(self, error: ModelAPIError, *, created_at: datetime, now: datetime) -> bool:
@@ -124,6 +171,7 @@ class CheckHistory:
         A 404 is believed when it was answered several times in a row and the batch has not been seen for a while;
         other passing faults are, after a few in a row; a refusal at once.
         """
+        self.retry_after = error.retry_after or 0.0
         if isinstance(error, ModelHTTPError) and error.status_code == 404:
             self.not_found += 1
             seen = max(created_at, self.last_seen) if self.last_seen else created_at

@@ -10,7 +10,10 @@ import asyncio
 import threading
 import weakref
 
+from pydantic_ai.exceptions import UserError
+
 from . import job
+from .backpressure import Gates
 from .clock import SYSTEM_CLOCK, Clock
 from .events import Listener, Reporter
 from .flights import FlightKey
@@ -19,6 +22,21 @@ from .pool_state import PoolState, Tasks
 from .queueing import Queues
 from .settings import BatchSettings
 from .waiting import Waits
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The running event loop of asyncio, which batches need.
+
+    Raises:
+        UserError: There is none, as under Trio.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UserError(
+            '`BatchModelRequests` needs the event loop of asyncio, and none is running here. Trio is not supported: '
+            'run the agent with `asyncio.run`.'
+        ) from None
 
 
 class Pool(PoolState):
@@ -32,10 +50,17 @@ class Pool(PoolState):
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = weakref.WeakKeyDictionary()
 
     def here(self) -> LoopPool:
-        """The part of the pool that belongs to the running event loop."""
-        loop = asyncio.get_running_loop()
+        """The part of the pool that belongs to the running event loop.
+
+        Raises:
+            UserError: There is none, as under Trio.
+        """
+        loop = running_loop()
         with self._lock:
             if (pool := self._loops.get(loop)) is None:
+                # A loop that was closed while it had tasks is held by them, and would stay for ever.
+                for closed in [other for other in self._loops if other.is_closed()]:
+                    self._loops.pop(closed).waits.abandon()
                 pool = self._loops[loop] = LoopPool(self)
             return pool
 
@@ -61,8 +86,9 @@ class LoopPool:
         self.entered = 0
         """How many `async with` blocks are open on this loop."""
         self._tasks = Tasks()
-        self.queues = Queues(state, self._tasks)
-        self.waits = Waits(state, self._tasks)
+        self.gates = Gates(state.clock)
+        self.queues = Queues(state, self._tasks, self.gates)
+        self.waits = Waits(state, self._tasks, self.gates)
 
     async def close(self) -> None:
         """End what this loop's part of the pool is doing, and leave every batch as it is.

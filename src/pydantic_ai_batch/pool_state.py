@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch
 
-from .clock import Clock
-from .events import EventKind, Reporter
+from .clock import Clock, utc
+from .compat import counts_of, price_of
+from .events import BatchEvent, EventKind, Reporter, Tally
 from .flights import FlightKey, Flights
 from .lanes.base import Lane
+from .policy import Search
 from .settings import BatchSettings
+from .stats import BatchingStats, InFlight
+from .tracing import TraceContext
+
+_MAX_SEARCHES = 1024
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -32,6 +41,28 @@ class Submitted:
 
     batch: Batch
     custom_id: str
+    trace_context: TraceContext | None = None
+    """The trace of the batch's submission, if that was traced."""
+
+
+class Searches:
+    """The searches for wrong requests that batches are parts of. Shared by threads; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._searches: OrderedDict[FlightKey, Search] = OrderedDict()
+
+    def keep(self, key: FlightKey, search: Search) -> None:
+        """Record that a batch is a part of a search."""
+        with self._lock:
+            self._searches[key] = search
+            while len(self._searches) > _MAX_SEARCHES:
+                self._searches.popitem(last=False)
+
+    def of(self, key: FlightKey) -> Search:
+        """The search that a batch is a part of, or a new one that begins with it."""
+        with self._lock:
+            return self._searches.setdefault(key, Search())
 
 
 class PoolState:
@@ -41,11 +72,55 @@ class PoolState:
         self.settings = settings
         self.clock = clock
         self.flights = Flights()
+        self._tally = Tally(keeps_done=False)
+        self._tallying = threading.Lock()
+        self.searches = Searches()
         self._report = reporter
 
-    def report(self, kind: EventKind, lane: Lane, *, count: int = 1, batch: Batch | None = None) -> None:
-        """Tell the listener, if there is one, what happened."""
-        self._report(kind, lane=lane.info.name, model_name=lane.model.model_name, count=count, batch=batch)
+    def report(
+        self,
+        kind: EventKind,
+        lane: Lane,
+        *,
+        count: int = 1,
+        batch: Batch | None = None,
+        response: ModelResponse | None = None,
+    ) -> None:
+        """Count what happened, and tell the listener, if there is one."""
+        if not count:
+            return
+        cost = price_of(response) if response is not None else None
+        name, model_name = lane.info.name, lane.model.model_name
+        event = BatchEvent(kind=kind, lane=name, model_name=model_name, count=count, batch=batch, cost=cost)
+        with self._tallying:
+            self._tally(event)
+        self._report(event)
+
+    def stats(self) -> BatchingStats:
+        """What it comes to so far."""
+        now = utc(self.clock)
+        with self._tallying:
+            tally = replace(self._tally, batches=dict(self._tally.batches))
+        return BatchingStats(
+            queued=tally.queued,
+            answered=tally.answered,
+            resubmitted=tally.resubmitted,
+            failed=tally.failed,
+            left=tally.left,
+            cost=tally.cost,
+            unpriced=tally.unpriced,
+            batches=tuple(
+                InFlight(
+                    batch=batch.batch,
+                    lane=batch.lane,
+                    requests=batch.submitted,
+                    waiting=batch.submitted - batch.back - batch.left,
+                    counts=counts_of(batch.batch),
+                    age=now - batch.batch.created_at,
+                )
+                for batch in tally.batches.values()
+            ),
+        )
 
     def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False) -> None:
         """Leave a request in its batch for a later run, which keeps the batch from being cancelled."""
@@ -95,4 +170,4 @@ class Tasks:
 
 def flight_key(lane: Lane, group: str, batch: Batch) -> FlightKey:
     """The key of a batch as the credential in `group` sees it."""
-    return lane.info.name, group, batch.id
+    return lane.scope, group, batch.id

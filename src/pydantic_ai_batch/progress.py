@@ -87,10 +87,15 @@ class TerminalProgress:
         from rich.text import Text
 
         tally = self.tally
-        counts = [('queued', tally.queued, 'yellow'), ('submitted', tally.submitted, 'cyan')]
+        counts: list[tuple[str, object, str]] = [
+            ('queued', tally.queued, 'yellow'),
+            ('submitted', tally.submitted, 'cyan'),
+        ]
         counts += [('answered', tally.answered, 'green'), ('failed', tally.failed, 'red')]
         if tally.resubmitted:
             counts.append(('resubmitted', tally.resubmitted, 'yellow'))
+        if tally.cost:
+            counts.append(('cost', f'${tally.cost:.4f}', 'green'))
         head = Text('  ').join([Text.assemble(f'{name} ', (str(count), style)) for name, count, style in counts])
         table = Table.grid(padding=(0, 2))
         for batch in self._shown():

@@ -13,16 +13,32 @@ from dataclasses import dataclass, field
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch
 
-from . import job
+from . import job, tracing
+from .backpressure import Gates, TooMuchAtOnce
 from .clock import sleep_until_due
 from .exceptions import RequestNotSendable, copy_of
 from .lanes.base import Lane, Payload
+from .policy import Search
 from .pool_state import CLOSED, PoolState, Submitted, Tasks, flight_key
 
 _log = logging.getLogger('pydantic_ai_batch')
 
-QueueKey = tuple[str, str]
-"""The lane and the group key of requests that may share a batch."""
+QueueKey = tuple[str, str, str]
+"""The scope of the lane, the group key and the part of requests that may share a batch."""
+
+_PART_WAIT = 30.0
+"""Seconds that a part of a divided batch waits for all its requests where queues wait without an end."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a batch that is sent again in parts, whose requests come back to the queue one by one."""
+
+    key: str
+    size: int
+    """How many requests the part has, if none was withdrawn."""
+    search: Search | None = None
+    """The search for the wrong requests of the batch, if that is why it was divided."""
 
 
 @dataclass(eq=False)
@@ -30,6 +46,11 @@ class _Queued:
     body: bytes
     size: int
     placed: asyncio.Future[Submitted]
+    since: float
+    """When a full queue first sent the request back, or when it was queued."""
+    queued_at: float
+    """When it was queued, by the monotonic clock."""
+    requester: tracing.Requester | None
 
 
 @dataclass
@@ -38,6 +59,7 @@ class _Queue:
     group: str
     max_requests: int
     max_bytes: int
+    search: Search | None = None
     items: list[_Queued] = field(default_factory=list[_Queued])
     size: int = 0
     timer: asyncio.Task[None] | None = None
@@ -58,18 +80,32 @@ class _Queue:
         return True
 
 
+class _Abandoned(Exception):
+    """Nobody waits any more for any request of a batch that is to be created."""
+
+
 class Queues:
     """The queues of one event loop, and the submissions that come of them."""
 
-    def __init__(self, state: PoolState, tasks: Tasks) -> None:
+    def __init__(self, state: PoolState, tasks: Tasks, gates: Gates) -> None:
         self.state = state
         self.tasks = tasks
+        self.gates = gates
         self._queues: dict[QueueKey, _Queue] = {}
 
-    async def place(self, lane: Lane, group: str, body: bytes) -> Submitted:
+    async def place(
+        self, lane: Lane, group: str, body: bytes, *, part: Part | None = None, since: float | None = None
+    ) -> Submitted:
         """Queue an encoded request, and wait until it is in a batch.
 
         Cancelling withdraws it: from the queue, or, if it was submitted meanwhile, from its batch.
+
+        Args:
+            lane: The lane of its model.
+            group: Its group key.
+            body: Its body.
+            part: The part of a divided batch that it belongs to, whose requests share a batch with no others.
+            since: When a full queue first sent it back, by the clock.
 
         Raises:
             RequestNotSendable: The request alone is larger than a batch may be.
@@ -77,9 +113,9 @@ class Queues:
             UserError: The pool was closed meanwhile.
         """
         settings = self.state.settings
-        key = (lane.info.name, group)
+        key = (lane.scope, group, part.key if part else '')
         size = lane.request_size(body)
-        max_bytes = min(lane.max_bytes, settings.max_bytes or lane.max_bytes)
+        max_bytes = lane.room(settings.max_bytes)
         if size > max_bytes:
             raise too_large(lane, size, max_bytes)
         queue = self._queues.get(key)
@@ -87,11 +123,12 @@ class Queues:
             self._submit(key)
             queue = None
         if queue is None:
-            max_requests = min(lane.max_requests, settings.max_requests or lane.max_requests)
-            queue = self._queues[key] = _Queue(lane, group, max_requests, max_bytes)
-            if settings.max_wait is not None:
-                queue.timer = self.tasks.start(self._submit_after(key, queue, settings.max_wait.total_seconds()))
-        item = _Queued(body, size, asyncio.get_running_loop().create_future())
+            queue = self._queues[key] = self._new_queue(key, lane, group, max_bytes, part)
+        placed = asyncio.get_running_loop().create_future()
+        clock = self.state.clock
+        item = _Queued(
+            body, size, placed, clock.now() if since is None else since, clock.monotonic(), tracing.requester()
+        )
         queue.add(item)
         self.state.report('queued', lane)
         if len(queue.items) >= queue.max_requests:
@@ -106,16 +143,37 @@ class Queues:
                 self._withdraw(lane, group, item.placed.result())
             raise
 
+    def _new_queue(self, key: QueueKey, lane: Lane, group: str, max_bytes: int, part: Part | None) -> _Queue:
+        settings = self.state.settings
+        max_requests = min(lane.max_requests, settings.max_requests or lane.max_requests)
+        queue = _Queue(lane, group, min(max_requests, part.size) if part else max_requests, max_bytes)
+        queue.search = part.search if part else None
+        wait = settings.max_wait.total_seconds() if settings.max_wait is not None else _PART_WAIT if part else None
+        if wait is not None:
+            queue.timer = self.tasks.start(self._submit_after(key, queue, wait))
+        return queue
+
     async def flush(self) -> None:
         """Submit every queue now, and wait until that is done."""
         if tasks := [self._submit(key) for key in list(self._queues)]:
             await asyncio.wait(tasks)
 
     async def _submit_after(self, key: QueueKey, queue: _Queue, seconds: float) -> None:
-        await sleep_until_due(self.state.clock, seconds)
-        if self._queues.get(key) is queue:
-            queue.timer = None
-            self._submit(key)
+        clock = self.state.clock
+        started, left = clock.monotonic(), seconds
+        while left > 0:
+            await sleep_until_due(clock, left)
+            if self._queues.get(key) is not queue:
+                return
+            if not queue.items:
+                # All were withdrawn: the next request starts a queue, and a wait, of its own.
+                del self._queues[key]
+                return
+            # Those that were withdrawn do not shorten the wait of the others.
+            left = queue.items[0].queued_at - started
+            started = queue.items[0].queued_at
+        queue.timer = None
+        self._submit(key)
 
     def _submit(self, key: QueueKey) -> asyncio.Task[None]:
         """Take a queue off, so that later requests start another, and submit it in a task of its own."""
@@ -123,6 +181,9 @@ class Queues:
         if queue.timer is not None:
             queue.timer.cancel()
         items, queue.items = queue.items, []
+        return self._start(queue, items)
+
+    def _start(self, queue: _Queue, items: list[_Queued]) -> asyncio.Task[None]:
         task = self.tasks.start(self._create(queue, items))
 
         # A task that is cancelled before it starts runs no code of its own.
@@ -131,37 +192,73 @@ class Queues:
 
     async def _create(self, queue: _Queue, items: list[_Queued]) -> None:
         lane = queue.lane
-        items = [item for item in items if not item.placed.done()]
-        if not items:
-            return
-        with Payload(lane, queue.group) as payload:
-            wire_ids = [payload.add(item.body) for item in items]
-            try:
-                async with lane.model:
+        wire_ids: list[str] = []
+        payload = Payload(lane, queue.group)
+        span = tracing.BatchSpan()
+
+        async def create() -> Batch:
+            nonlocal payload, span
+            # It may come to this hours later, when the provider has room: for those who still wait.
+            waiting = [item for item in items if not item.placed.done()]
+            if len(waiting) < len(items) or not wire_ids:
+                await discard()
+                items[:] = waiting
+                if not items:
+                    raise _Abandoned
+                payload = Payload(lane, queue.group)
+                wire_ids[:] = [payload.add(item.body) for item in items]
+            async with lane.model:
+                with tracing.submission(lane.model, [item.requester for item in items]) as span:
                     batch = await job.submit(lane, payload, self.state.clock)
-            except Exception as error:
-                self.state.report('refused', lane, count=len(items))
-                for item in items:
-                    if not item.placed.done():
-                        item.placed.set_exception(copy_of(error))
-                return
+                    span.answered(batch)
+            return batch
+
+        async def discard() -> None:
+            with tracing.under(span.trace_context):
+                async with lane.model:
+                    await job.discard(lane, payload)
+            payload.close()
+
+        gate = self.gates.of(lane, queue.group)
+        since = min((item.since for item in items), default=0.0)
+        try:
+            batch = await gate.submit(create, discard=discard, count=len(items), since=since)
+        except _Abandoned:
+            return
+        except TooMuchAtOnce:
+            middle = (len(items) + 1) // 2
+            await asyncio.wait([self._start(queue, items[:middle]), self._start(queue, items[middle:])])
+            return
+        except Exception as error:
+            self.state.report('refused', lane, count=len(items))
+            for item in items:
+                if not item.placed.done():
+                    item.placed.set_exception(copy_of(error))
+            return
+        finally:
+            payload.close()
         _log.info('Batch %s of %d requests was submitted to %s.', batch.id, len(items), lane.info.name)
-        self.state.flights.submitted(flight_key(lane, queue.group, batch), batch, wire_ids)
+        key = flight_key(lane, queue.group, batch)
+        if queue.search is not None:
+            self.state.searches.keep(key, queue.search)
+        self.state.flights.submitted(key, batch, wire_ids)
         self.state.report('submitted', lane, count=len(items), batch=batch)
+        trace_context = span.trace_context
         for item, wire_id in zip(items, wire_ids, strict=True):
+            submitted = Submitted(batch, wire_id, trace_context)
             if item.placed.done():
                 # Its run was cancelled while the batch was being created.
-                self._withdraw(lane, queue.group, Submitted(batch, wire_id))
+                self._withdraw(lane, queue.group, submitted)
             else:
-                item.placed.set_result(Submitted(batch, wire_id))
+                item.placed.set_result(submitted)
 
     def _withdraw(self, lane: Lane, group: str, submitted: Submitted) -> None:
         key = flight_key(lane, group, submitted.batch)
         if (batch := self.state.give_up(lane, key, submitted.custom_id)) is not None:
-            self.tasks.start(self._cancel(lane, batch))
+            self.tasks.start(self._cancel(lane, batch, submitted.trace_context))
 
-    async def _cancel(self, lane: Lane, batch: Batch) -> None:
-        with suppress(ModelAPIError):
+    async def _cancel(self, lane: Lane, batch: Batch, trace_context: tracing.TraceContext | None) -> None:
+        with suppress(ModelAPIError), tracing.under(trace_context):
             async with lane.model:
                 await job.cancel(lane, batch)
 

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch, BatchResult
 
-from . import job
+from . import job, tracing
+from .backpressure import Gates
 from .clock import sleep_until_due, utc
 from .exceptions import copy_of
 from .flights import FlightKey
@@ -33,8 +34,8 @@ class Looked:
     batch: Batch
     """The batch as it is now."""
 
-    read_at: datetime
-    """When that was read."""
+    read_at: datetime | None
+    """When that was read; `None` if it was not since the batch was created."""
 
     result: BatchResult | NotRun | None
     """The request's result once the batch has ended, or `None` while it runs."""
@@ -43,13 +44,36 @@ class Looked:
     """The checks so far, this one included."""
 
 
+class LetGo(PoolClosed):
+    """The pool was closed while a run waited between two checks: what it knows by now, and when it is to ask next."""
+
+    def __init__(self, looked: Looked, delay: float) -> None:
+        super().__init__()
+        self.looked = looked
+        self.delay = delay
+        """Seconds until the next check is due."""
+
+
 @dataclass
 class _Wait:
     """The runs that wait on one batch, and the task that checks it for them."""
 
+    batch: Batch
+    """The batch as it was last read."""
+
+    due: float
+    """When it is checked next, by the monotonic clock."""
+
+    read_at: datetime | None = None
+    """When it was read; `None` if it was not since it was created."""
+
+    history: CheckHistory = field(default_factory=CheckHistory)
+    """The checks so far."""
+
     futures: dict[str, list[asyncio.Future[BatchResult | NotRun]]] = field(
         default_factory=dict[str, 'list[asyncio.Future[BatchResult | NotRun]]']
     )
+    trace: tracing.BatchTrace = field(default_factory=tracing.BatchTrace)
     poller: asyncio.Task[None] | None = None
     checking: bool = False
 
@@ -61,6 +85,10 @@ class _Wait:
                 future.set_result(result)
                 taken = True
         return taken
+
+    def let_go(self, now: float) -> LetGo:
+        """What the runs that wait are told when the pool is closed."""
+        return LetGo(Looked(self.batch, self.read_at, None, self.history), max(0.0, self.due - now))
 
     def fail(self, error: Exception) -> None:
         """Give each run that waits an error of its own."""
@@ -83,9 +111,10 @@ class _Look:
 class Waits:
     """The waits and checks of one event loop."""
 
-    def __init__(self, state: PoolState, tasks: Tasks) -> None:
+    def __init__(self, state: PoolState, tasks: Tasks, gates: Gates) -> None:
         self.state = state
         self.tasks = tasks
+        self.gates = gates
         self._waits: dict[FlightKey, _Wait] = {}
         # Shared by those alone whose histories agree on the batch's age, which a made-up one may not.
         self._looks: dict[tuple[FlightKey, datetime], _Look] = {}
@@ -94,7 +123,7 @@ class Waits:
         """Wait until the batch has ended and the request's result was read, however long that takes.
 
         Raises:
-            PoolClosed: The pool was closed while the batch was between two checks.
+            LetGo: The pool was closed while the batch was between two checks.
             UserError: The pool was closed while a check was under way.
             ModelAPIError: The batch could not be checked, or its results not be read. It is left as it is.
         """
@@ -102,8 +131,10 @@ class Waits:
             return found
         wait = self._waits.get(key)
         if wait is None:
-            wait = self._waits[key] = _Wait()
+            due = self.state.clock.monotonic() + self.state.settings.poll_interval.total_seconds()
+            wait = self._waits[key] = _Wait(submitted.batch, due)
             wait.poller = self.tasks.start(self._poll(lane, key, submitted.batch, wait))
+        wait.trace.join(submitted.trace_context)
         future: asyncio.Future[BatchResult | NotRun] = asyncio.get_running_loop().create_future()
         wait.futures.setdefault(submitted.custom_id, []).append(future)
         try:
@@ -143,22 +174,31 @@ class Waits:
                 self._hand_over(key, wait, result)
 
         error: Exception | None = None
+        gate = self.gates.of(lane, batch.group)
+        gate.entered(batch.id)
         try:
             async with lane.model:
                 while wait.futures.keys() - {result.custom_id for result in last}:
-                    watch = self._watch(lane, key, batch, CheckHistory(), deliver)
+                    wait.history = CheckHistory()
+                    watch = self._watch(lane, key, batch, wait.history, deliver)
                     await self._until_read(watch, wait)
                     batch = watch.batch
                     for custom_id in list(wait.futures):
                         # Whoever came to wait while the results were read may have missed theirs: they are read again.
                         if not watch.delivered(custom_id):
                             wait.resolve(custom_id, watch.missing(custom_id))
-                    await self._finish(lane, key, watch)
+                    with wait.trace.inside():
+                        await self._finish(lane, key, watch)
                 # Before anything else is awaited, so that whoever comes now starts a wait of their own.
                 self._forget(key, wait)
         except Exception as failure:
             error = failure
+        except asyncio.CancelledError:
+            # Whoever did it, nobody would check for those who wait.
+            wait.fail(UserError(CLOSED))
+            raise
         finally:
+            gate.left(batch.id)
             self._forget(key, wait)
         for result in last:
             wait.resolve(result.custom_id, result)
@@ -173,10 +213,12 @@ class Waits:
         done = False
         while not done:
             if watch.batch.status != 'ended' or watch.history.polls:
+                wait.due = self.state.clock.monotonic() + watch.delay
                 await sleep_until_due(self.state.clock, watch.delay)
             wait.checking = True
-            done = await watch.look()
-            wait.checking = False
+            with wait.trace.check(watch.lane.model, watch.batch):
+                done = await watch.look()
+            wait.checking, wait.batch = False, watch.batch
 
     def _hand_over(self, key: FlightKey, wait: _Wait | None, result: BatchResult) -> None:
         """Give a result to whoever waits for it here, or keep it for who asks later."""
@@ -192,10 +234,17 @@ class Waits:
         deliver: Callable[[BatchResult], Awaitable[None]],
     ) -> job.BatchWatch:
         def checked(batch: Batch) -> None:
-            self.state.flights.checked(key, batch, utc(self.state.clock))
+            now = utc(self.state.clock)
+            self.state.flights.checked(key, batch, now)
+            if (wait := self._waits.get(key)) is not None:
+                wait.read_at = now
             self.state.report('checked', lane, batch=batch)
+            tracing.current().answered(batch)
 
-        return job.BatchWatch(lane, batch, self.state.settings, self.state.clock, deliver, checked, history)
+        def failed(error: ModelAPIError) -> None:
+            tracing.current().failed(error)
+
+        return job.BatchWatch(lane, batch, self.state.settings, self.state.clock, deliver, checked, failed, history)
 
     async def _finish(self, lane: Lane, key: FlightKey, watch: job.BatchWatch) -> None:
         """Note that all results of a batch were read, and delete the input that this process uploaded for it."""
@@ -222,7 +271,7 @@ class Waits:
             return Looked(*status, None, history)
         shared = (key, submitted.batch.created_at)
         if (look := self._looks.get(shared)) is None:
-            look = self._looks[shared] = self._start_look(lane, key, submitted.batch, history)
+            look = self._looks[shared] = self._start_look(lane, key, submitted, history)
             look.task.add_done_callback(lambda _: self._looks.pop(shared, None))
         # Not awaited directly, as cancelling this run must not cancel the check that others share.
         await asyncio.wait((look.task,))
@@ -239,8 +288,10 @@ class Waits:
                 return Looked(watch.batch, utc(clock), watch.missing(submitted.custom_id), watch.history)
         return Looked(watch.batch, utc(clock), result, watch.history)
 
-    def _start_look(self, lane: Lane, key: FlightKey, batch: Batch, history: CheckHistory) -> _Look:
+    def _start_look(self, lane: Lane, key: FlightKey, submitted: Submitted, history: CheckHistory) -> _Look:
         results: dict[str, BatchResult] = {}
+        trace = tracing.BatchTrace()
+        trace.join(submitted.trace_context)
 
         async def deliver(result: BatchResult) -> None:
             # Kept for all who share the look, whatever has been evicted or taken by the time they come to read it.
@@ -249,22 +300,41 @@ class Waits:
 
         async def look() -> bool:
             async with lane.model:
-                done = await watch.look()
+                with trace.check(lane.model, watch.batch):
+                    done = await watch.look()
                 if done:
-                    await self._finish(lane, key, watch)
+                    with trace.inside():
+                        await self._finish(lane, key, watch)
             return done
 
-        watch = self._watch(lane, key, batch, history, deliver)
+        watch = self._watch(lane, key, submitted.batch, history, deliver)
         return _Look(watch, self.tasks.start(look()), results)
 
     def close(self) -> None:
         """Let go of the runs that wait. Those between two checks go on by themselves; the others fail."""
         waits, self._waits = self._waits, {}
-        for (_, _, batch_id), wait in waits.items():
-            _log.warning(
-                'Batch %s is still in flight with %d requests waiting for it. It is left running: resume their '
-                'histories to collect it.',
-                batch_id,
-                len(wait.futures),
-            )
-            wait.fail(UserError(CLOSED) if wait.checking else PoolClosed())
+        now = self.state.clock.monotonic()
+        for key, wait in waits.items():
+            going_on = 'fail, as it was being checked' if wait.checking else 'go on, and check it when that is due'
+            _log_in_flight(key, f'{len(wait.futures)} runs that wait for it here {going_on}')
+            wait.fail(UserError(CLOSED) if wait.checking else wait.let_go(now))
+        for key in {key for key, _ in self._looks} - waits.keys():
+            _log_in_flight(key, 'the runs that were checking it fail')
+
+    def abandon(self) -> None:
+        """Leave the batches of an event loop that was closed while runs waited in it, of which none can go on."""
+        waits, self._waits = self._waits, {}
+        for key, wait in waits.items():
+            for custom_id in wait.futures:
+                self.state.flights.leave(key, custom_id)
+
+
+def _log_in_flight(key: FlightKey, runs: str) -> None:
+    lane, _, batch_id = key
+    _log.warning(
+        'Batch %s of the lane %s is still in flight and left running; %s. To collect it, run with the history of a '
+        'run that ended pending, or read it by the handle that `batch_of` finds in the error of one that failed.',
+        batch_id,
+        lane,
+        runs,
+    )

@@ -5,14 +5,16 @@ The cases and the tools that play and check them are not part of the package.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,8 +24,17 @@ from anthropic import AsyncAnthropic
 from google.genai import Client
 from google.genai.types import HttpOptions
 from openai import AsyncOpenAI
-from pydantic_ai import ModelRequest, ModelResponse
-from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai import (
+    Agent,
+    AgentRunResult,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    PendingModelResponse,
+    PromptedOutput,
+    exceptions,
+)
+from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
@@ -32,7 +43,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from pydantic_ai_batch import BatchRequest, model_request_batch
+from pydantic_ai_batch import BatchModelRequests, BatchRequest, model_request_batch
 from pydantic_ai_batch.lanes import google
 from pydantic_ai_batch.testing import ManualClock
 
@@ -94,11 +105,15 @@ PLAYED = {
     'h14-poll-502-and-reset': OPENAI,
     'h15-result-file-cut-short': OPENAI,
     'h16-create-answer-lost': OPENAI,
+    'h17-enqueued-token-limit': OPENAI,
+    'h18-validation-errors-by-line': OPENAI,
     'h19-line-separators-in-answers': OPENAI,
     # One of its answers is written out in the script, for Responses.
     'h20-lone-surrogates': ('responses',),
     'h22-split-by-bytes': OPENAI,
     'h23-gemini-long-result-file-id': GOOGLE,
+    'h24-truncated-answers': GOOGLE,
+    'h25-cost-cached-and-collected-twice': ('responses',),
 }
 """The cases whose rows all have an outcome, and the models they are played to."""
 
@@ -187,11 +202,16 @@ async def answers(case: Case, model: str, **options: Any) -> list[ModelResponse 
             return await clock.run(call)
 
 
+STATUSES = {'stop': 'ok', 'length': 'truncated'}
+"""What a row is that an answer ended in for that reason."""
+
+
 def as_row(id: str, outcome: ModelResponse | ModelAPIError) -> dict[str, Any]:
     """An outcome as a row of the file that is checked."""
     if isinstance(outcome, ModelAPIError):
         return {'id': id, 'status': 'error', 'text': None, 'error': str(outcome)}
-    status = 'ok' if outcome.finish_reason == 'stop' else str(outcome.finish_reason)
+    reason = str(outcome.finish_reason)
+    status = STATUSES.get(reason, reason)
     return {'id': id, 'status': status, 'text': outcome.text, 'error': None}
 
 
@@ -229,3 +249,97 @@ async def test_a_repeated_id_is_refused_by_name_and_places_before_anything_is_se
     for line in lines:
         assert re.search(rf'\b{line}\b', str(refused.value))
     case.check()
+
+
+# What comes of them beyond their rows
+
+
+@asynccontextmanager
+async def model_of(case: Case, model: str) -> AsyncGenerator[Model]:
+    """A model whose provider plays the case."""
+    with playing(case) as url:
+        async with httpx2.AsyncClient(trust_env=False) as http_client:
+            yield MAKERS[model](case.read('case.json')['model'], url, http_client)
+
+
+@pytest.mark.parametrize('model', GOOGLE)
+async def test_a_thought_is_no_part_of_an_answer_that_was_cut_off(model: str, play: Callable[[str, str], Case]) -> None:
+    case = play('h24-truncated-answers', model)
+    outcomes = [outcome for outcome in await answers(case, model) if isinstance(outcome, ModelResponse)]
+    assert [outcome.finish_reason for outcome in outcomes] == ['length', 'length', 'stop']
+    texts = [outcome.text for outcome in outcomes]
+    assert texts == ['Wait, the parser will see', '{"a": 1, "b": [', 'answer r3']
+
+
+@pytest.mark.skipif(
+    not hasattr(exceptions, 'OutputTokenLimitExceeded'),
+    reason='this version of pydantic-ai asks again for text that was cut off',
+)
+@pytest.mark.parametrize('model', GOOGLE)
+async def test_typed_output_that_was_cut_off_is_an_error_that_names_the_limit(
+    model: str, play: Callable[[str, str], Case]
+) -> None:
+    case = play('h24-truncated-answers', model)
+    clock = ManualClock(datetime.now(UTC))
+    *cut, whole = [row['input'] for row in case.rows()]
+    async with model_of(case, model) as made:
+        batching = BatchModelRequests(max_requests=len(cut) + 1, clock=clock)
+        typed = Agent(made, output_type=PromptedOutput(dict[str, Any]), capabilities=[batching])
+        plain = Agent(made, capabilities=[batching])
+        calls = [*[typed.run(prompt) for prompt in cut], plain.run(whole)]
+        *failed, answered = await clock.run(asyncio.gather(*calls, return_exceptions=True))
+    assert all(isinstance(error, UnexpectedModelBehavior) and 'token limit' in str(error) for error in failed)
+    assert isinstance(answered, AgentRunResult)
+    texts = [None, None, cast('str', answered.output)]
+    rows = zip(case.rows(), ['error', 'error', 'ok'], texts, strict=True)
+    case.check(*[{'id': row['id'], 'status': status, 'text': text} for row, status, text in rows])
+
+
+async def test_a_history_that_is_collected_three_times_costs_the_same_each_time(
+    play: Callable[[str, str], Case],
+) -> None:
+    case = play('h25-cost-cached-and-collected-twice', 'responses')
+    clock = ManualClock(datetime.now(UTC))
+    prompts = [row['input'] for row in case.rows()]
+    async with model_of(case, 'responses') as made:
+
+        def agent() -> Agent[None, str | PendingModelResponse]:
+            batching = BatchModelRequests(max_requests=len(prompts), clock=clock)
+            return Agent(made, output_type=[str, PendingModelResponse], capabilities=[batching])
+
+        submitting = agent()
+        submitted = await clock.run(asyncio.gather(*[submitting.run(prompt) for prompt in prompts]))
+        histories = [run.all_messages_json() for run in submitted]
+        await clock.advance(timedelta(hours=1))
+        for _ in range(3):
+            # Each time as in another process, of which the first finds the batch running.
+            collecting = agent()
+            runs = [await collected(collecting, history) for history in histories]
+            assert [run.output for run in runs] == ['answer r1', 'answer r2']
+            assert [run.usage.cost for run in runs] == COSTS
+            assert [run.usage.input_tokens for run in runs] == [1_000_000, 1_000_000]
+            assert [run.usage.cache_read_tokens for run in runs] == [800_000, 0]
+            assert [run.usage.output_tokens for run in runs] == [100_000, 100_000]
+            assert [run.usage.requests for run in runs] == [1, 1]
+    case.check(*[{'id': row['id'], 'status': 'ok', 'text': f'answer {row["id"]}'} for row in case.rows()])
+
+
+COSTS = [Decimal('0.20'), Decimal('0.28')]
+"""In USD, of the two rows of h25 in a batch, the first with most of its prompt cached."""
+
+
+async def collected(agent: Agent[None, str | PendingModelResponse], history: bytes) -> AgentRunResult[Any]:
+    """The run that finds the answer, however often the batch has to be checked before that."""
+    messages = ModelMessagesTypeAdapter.validate_json(history)
+    while True:
+        run = await agent.run(message_history=messages)
+        if not isinstance(run.output, PendingModelResponse):
+            return run
+        messages = run.all_messages()
+
+
+async def test_a_list_is_priced_at_the_batch_price_cached_tokens_apart(play: Callable[[str, str], Case]) -> None:
+    case = play('h25-cost-cached-and-collected-twice', 'responses')
+    outcomes = [outcome for outcome in await answers(case, 'responses') if isinstance(outcome, ModelResponse)]
+    assert [outcome.cost().total_price for outcome in outcomes] == COSTS
+    assert [outcome.usage.cache_read_tokens for outcome in outcomes] == [800_000, 0]

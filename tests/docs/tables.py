@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai_batch import LANES, BatchModelRequests, LaneInfo
+from pydantic_ai_batch.statuses import FRAMEWORK
 from pydantic_ai_batch.testing import FakeProviders
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,29 @@ def lanes() -> str:
     rows = (
         (f'`{info.name}`', info.models, *(_fact(fact, getattr(info, fact)) for fact in facts))
         for info in LANES.values()
+    )
+    return _table(head, rows)
+
+
+def retention() -> str:
+    """How long each lane's results can be collected."""
+    rows = ((info.title, _fact('results_kept', info.results_kept)) for info in LANES.values() if info.results_kept)
+    return _table(('provider', 'results kept'), rows)
+
+
+def statuses() -> str:
+    """Each lane's words for the state of a batch, in ours and the framework's."""
+    head = ('status', "the framework's", *(f'`{info.name}`' for info in LANES.values()))
+    rows = (
+        (
+            f'`{status}`',
+            f'`{theirs}`',
+            *(
+                ', '.join(f'`{word}`' for word, meant in info.statuses.items() if meant == status) or '–'
+                for info in LANES.values()
+            ),
+        )
+        for status, theirs in FRAMEWORK.items()
     )
     return _table(head, rows)
 
@@ -100,7 +124,7 @@ def inapplicable() -> str:
 
 TABLES: Mapping[str, Callable[..., str]] = {
     function.__name__: function
-    for function in (settings, lanes, served, facts, modules, operations, faults, inapplicable)
+    for function in (settings, lanes, served, retention, statuses, facts, modules, operations, faults, inapplicable)
 }
 
 
@@ -125,6 +149,8 @@ def _shown(value: Any) -> str:
 def _fact(name: str, value: Any) -> str:
     if value is None or value == ():
         return '–'
+    if isinstance(value, Mapping):
+        return ', '.join(f'`{word}`: {meaning}' for word, meaning in value.items())
     if isinstance(value, tuple):
         return ', '.join(_fact(name, item) for item in value)
     if name == 'max_bytes':

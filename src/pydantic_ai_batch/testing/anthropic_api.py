@@ -122,7 +122,7 @@ class FakeAnthropic(FakeProvider[FakeAnthropicBatch]):
         return self._shown(batch)
 
     def _submit(self, project: str, rows: list[FakeRow], betas: tuple[str, ...]) -> FakeAnthropicBatch:
-        faults, line_faults = self.batch_faults()
+        faults, line_faults = self.batch_faults(MESSAGES, rows)
         id = f'msgbatch_{uuid.uuid4().hex[:24]}'
 
         def execute(row: FakeRow) -> RowResult:

@@ -18,7 +18,7 @@ _CUT: dict[str, dict[str, Any]] = {'cut': {'fraction': 0.5, 'announced': True}}
 _BATCH: dict[str, dict[str, Any]] = {
     'expire': {'done': 0, 'seconds': 86400.0},
     'cancel': {'done': 0},
-    'fail': {'errors': None},
+    'fail': {'errors': None, 'rows': None},
     'stick': {'done': 0},
     'status_word': {'word': 'weird', 'when': None},
     'hide': {'seconds': 60.0},

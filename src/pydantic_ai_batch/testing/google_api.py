@@ -132,12 +132,11 @@ class FakeGoogle(GoogleFiles):
 
     def _submit(self, project: str, model: str, read: Input, name: str, file_name: str | None) -> FakeGoogleBatch:
         id, errors = f'batches/{new_id(36)}', read.errors
-        faults, line_faults = self.batch_faults()
+        endpoint, rows = endpoint_of(model), read.rows
+        faults, line_faults = self.batch_faults(endpoint, rows)
         for fault in faults:
             if fault.name == 'fail':
                 errors = failure(fault['errors'])
-
-        endpoint, rows = endpoint_of(model), read.rows
 
         def execute(row: FakeRow) -> RowResult:
             key = row.custom_id or None

@@ -191,7 +191,7 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
     ) -> FakeOpenAIBatch:
         read = read_input(file.content, endpoint=endpoint, max_requests=self.max_requests)
         errors = read.errors or self._token_limit_error(file.project, read.model, read.rows)
-        faults, line_faults = self.batch_faults()
+        faults, line_faults = self.batch_faults(endpoint, read.rows)
         for fault in faults:
             if fault.name == 'fail':
                 nothing = dict.fromkeys(('code', 'message', 'param', 'line'))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pydantic_ai_batch.testing.answers import Asked, BilledRow, FakeError, FakeRequest, FakeToolCall
-from pydantic_ai_batch.testing.batches import FakeBatch
+from pydantic_ai_batch.testing.batches import FakeBatch, FakeRow
 from pydantic_ai_batch.testing.calls import Call, without_secrets
 from pydantic_ai_batch.testing.faults import Fault, Faults
 from pydantic_ai_batch.testing.lines import IdKey, ResultFile, ResultLine, written
@@ -154,7 +154,9 @@ class FakeProvider(ABC, Generic[B]):
         - `expire` (`done=0`, `seconds=86400`): it expires that long after its creation; the provider's own window is
           the default.
         - `cancel` (`done=0`): it is cancelled by somebody else.
-        - `fail` (`errors=None`): it fails when it is validated, with that list of `code`, `message`, `param`, `line`.
+        - `fail` (`errors=None`, `rows=None`): it fails when it is validated, with that list of `code`, `message`,
+          `param`, `line`; with `rows`, a function from [`FakeRequest`][pydantic_ai_batch.testing.FakeRequest] to
+          whether it is wrong, only if it has a wrong row.
         - `stick` (`done=0`): it does not end before it is cancelled.
         - `status_word` (`word='weird'`, `when=None`): it says `word` instead of the provider's word `when`; `None` is
           the word for running.
@@ -295,9 +297,15 @@ class FakeProvider(ABC, Generic[B]):
         response.headers.update(fault['headers'])
         return response
 
-    def batch_faults(self) -> tuple[list[Fault], list[Fault]]:
+    def batch_faults(self, endpoint: str, rows: Sequence[FakeRow]) -> tuple[list[Fault], list[Fault]]:
         """The faults that hit the batch which is being created: of itself, and of its result lines."""
-        return self._faults.take_all('batch'), self._faults.take_all('lines')
+        faults = [fault for fault in self._faults.take_all('batch') if self._hits(fault, endpoint, rows)]
+        return faults, self._faults.take_all('lines')
+
+    def _hits(self, fault: Fault, endpoint: str, rows: Sequence[FakeRow]) -> bool:
+        if fault.name != 'fail' or fault['rows'] is None:
+            return True
+        return any(fault['rows'](self.ask(endpoint, row.body, row.custom_id)) for row in rows)
 
     def ask(self, endpoint: str, body: dict[str, Any], custom_id: str | None, key: bytes | None = None) -> FakeRequest:
         """A body as the request that it is; `key` is its digest, if that is known."""

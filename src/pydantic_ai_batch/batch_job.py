@@ -1,0 +1,232 @@
+"""The handle of a list of requests that was submitted and is collected later: plain data, without key or payload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Self, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
+from pydantic_ai.models.batch import Batch
+from pydantic_core import from_json, to_json
+
+from . import exceptions
+from .compat import counts_of
+from .lanes.errors import http_error
+from .policy import CheckHistory
+from .statuses import TERMINAL, JobStatus, combined
+
+VERSION = 1
+"""The version of the format that `to_json` writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobBatch:
+    """One batch of a job, as it was last read."""
+
+    batch: Batch
+    """The framework's handle of it, which other tools take too."""
+
+    lane: str
+    """The lane that it is on."""
+
+    status: JobStatus
+    """Where it is."""
+
+    tag: str
+    """The tag that it carries at the provider. Request number `n` of it, from 0, has the ID `<tag>-<n>` there."""
+
+    request_ids: tuple[str, ...]
+    """The `custom_id`s of its requests, in their order."""
+
+    checked_at: datetime | None = None
+    """When its status was read; `None` if it was not since its creation."""
+
+    failed_checks: int = 0
+    """How many checks in a row failed in a passing way since then."""
+
+    not_found: int = 0
+    """How many checks in a row answered 404 since then."""
+
+    retry_after: float = 0.0
+    """Seconds that the provider asked to wait before the next check, when it refused the last one."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self.status in TERMINAL
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The provider's counts of its requests, `total`, `completed` and `failed`; empty where it tells none."""
+        return counts_of(self.batch)
+
+    @property
+    def result_files(self) -> dict[str, str]:
+        """The provider's result files by their kind, where it writes any and the batch has them."""
+        details = self.batch.provider_details or {}
+        names = ('output_file_id', 'error_file_id', 'responses_file')
+        return {name: details[name] for name in names if isinstance(details.get(name), str)}
+
+    @property
+    def requests(self) -> Iterator[tuple[str, str]]:
+        """The ID of each request at the provider, and its `custom_id`."""
+        return ((f'{self.tag}-{place}', request_id) for place, request_id in enumerate(self.request_ids))
+
+    @property
+    def history(self) -> CheckHistory:
+        """What its checks came to."""
+        return CheckHistory(failed=self.failed_checks, not_found=self.not_found, last_seen=self.checked_at)
+
+    def checked(self, history: CheckHistory) -> Self:
+        """The same after a check that failed in a passing way."""
+        return replace(self, failed_checks=history.failed, not_found=history.not_found, retry_after=history.retry_after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """Requests that are in no batch of the job, and why."""
+
+    request_ids: tuple[str, ...]
+    """Their `custom_id`s."""
+
+    kind: str
+    """The name of the error's class."""
+
+    model_name: str
+    """The model they were for."""
+
+    message: str
+    """What went wrong."""
+
+    status_code: int | None = None
+    """The HTTP status that the provider answered with, if it did."""
+
+    body: Any = None
+    """The body of that answer."""
+
+    @classmethod
+    def of(cls, error: ModelAPIError, request_ids: Sequence[str]) -> Self:
+        """The record of an error."""
+        answered = isinstance(error, ModelHTTPError)
+        return cls(
+            request_ids=tuple(request_ids),
+            kind=type(error).__name__,
+            model_name=error.model_name,
+            message=error.message,
+            status_code=error.status_code if answered else None,
+            body=_plain(error.body) if answered else None,
+        )
+
+    def error(self) -> ModelAPIError:
+        """The error, in the class that it was raised in where that is one of the framework's or ours."""
+        if self.status_code is not None:
+            return http_error(self.model_name, self.status_code, self.body)
+        error_class = getattr(exceptions, self.kind, ModelAPIError)
+        return cast('ModelAPIError', error_class(self.model_name, self.message))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchJob:
+    """A list of requests that was submitted with [`submit_batch`][pydantic_ai_batch.submit_batch].
+
+    It is plain data: it can be pickled or stored as JSON and used in another process. It holds no key and no payload;
+    to read answers, `collect_batch` takes the same requests again. Loading it makes no request, so what it says of the
+    batches is as old as [`checked_at`][pydantic_ai_batch.BatchJob.checked_at].
+    """
+
+    id: str
+    """The job's own ID, which no provider knows."""
+
+    model: str
+    """The name of the model, which calls that are given none go by."""
+
+    lane: str
+    """The lane that it is on."""
+
+    created_at: datetime
+    """When it was submitted."""
+
+    batches: tuple[JobBatch, ...]
+    """The batches that its requests are in."""
+
+    refused: tuple[Refused, ...] = ()
+    """The requests that are in none."""
+
+    version: int = VERSION
+    """The version of this format."""
+
+    @property
+    def status(self) -> JobStatus:
+        """Where the job is: not over while any batch is not, and then how its batches ended."""
+        return combined(batch.status for batch in self.batches)
+
+    @property
+    def done(self) -> bool:
+        """Whether every batch is over, so that all results can be collected."""
+        return self.status in TERMINAL
+
+    @property
+    def checked_at(self) -> datetime | None:
+        """When the oldest status of a batch that is not over was read, or, if all are over, the oldest of all.
+
+        `None` if a batch was not checked since its creation.
+        """
+        times = [batch.checked_at for batch in self.batches if not batch.done] or [
+            batch.checked_at for batch in self.batches
+        ]
+        known = [time for time in times if time is not None]
+        return min(known) if known and len(known) == len(times) else None
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The `custom_id`s of all its requests, those that were refused last."""
+        return tuple(request_id for part in (*self.batches, *self.refused) for request_id in part.request_ids)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The providers' counts of its requests, added up: `total`, `completed` and `failed`."""
+        totals = {'total': 0, 'completed': 0, 'failed': 0}
+        for batch in self.batches:
+            for name, count in batch.counts.items():
+                totals[name] = totals.get(name, 0) + count
+        return totals
+
+    def to_json(self) -> str:
+        """The job as JSON, which [`from_json`][pydantic_ai_batch.BatchJob.from_json] reads."""
+        return _JOBS.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> BatchJob:
+        """A job that `to_json` wrote, in this or an earlier version of this package. Makes no request.
+
+        Raises:
+            UserError: It is none, or a later version of this package wrote it.
+        """
+        try:
+            data = from_json(text)
+        except ValueError as error:
+            raise UserError(f'This is no `BatchJob`: {error}') from error
+        version = cast('dict[str, Any]', data).get('version') if isinstance(data, dict) else None
+        if isinstance(version, int) and version > VERSION:
+            raise UserError(
+                f'A later version of `pydantic-ai-batch` wrote this job (format {version}, this one reads up to '
+                f'{VERSION}): upgrade the package to collect it.'
+            )
+        try:
+            return _JOBS.validate_python(data)
+        except ValidationError as error:
+            raise UserError(f'This is no `BatchJob`: {error}') from error
+
+
+_JOBS: TypeAdapter[BatchJob] = TypeAdapter(BatchJob)
+
+
+def _plain(body: object) -> Any:
+    """An error's body as what JSON can hold."""
+    try:
+        return from_json(to_json(body))
+    except ValueError:
+        return str(body)

@@ -1,0 +1,227 @@
+"""Encodes a list of requests into as few batches as their number and bytes allow.
+
+What is wrong with the list as a whole is refused here, before any of it is sent. What is wrong with one row is that
+row's own error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.models import Model
+from pydantic_ai.models.batch import BatchRequest
+from pydantic_ai.settings import merge_model_settings
+
+from . import compat
+from .codec import refuse_settings, sets_max_retries
+from .exceptions import RequestNotSendable
+from .lanes.base import Lane, Payload
+from .policy import Search
+from .queueing import too_large
+from .settings import BatchSettings
+from .warn import warn_max_retries
+
+_TURN = 200
+"""How many requests are encoded before other tasks, such as the checks of earlier batches, get their turn."""
+
+_NAMED = 5
+"""How many rows an error names at the most."""
+
+
+@dataclass
+class Row:
+    """One request of a list, wherever it is on its way."""
+
+    place: int
+    """Where it stands in the list."""
+
+    resubmissions: int = 0
+    """How many times it was submitted again."""
+
+    held_since: float | None = None
+    """When a full queue first sent it back, by the clock."""
+
+
+@dataclass
+class Chunk:
+    """The rows of one batch, encoded."""
+
+    payload: Payload
+    search: Search | None = None
+    """The search that the batch is a part of."""
+
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    """The rows by their ID on the wire."""
+
+    size: int = 0
+
+
+async def fill(
+    lane: Lane,
+    settings: BatchSettings,
+    requests: Sequence[BatchRequest],
+    rows: Iterable[Row],
+    *,
+    refused: Callable[[Row, ModelAPIError], None],
+    at_most: int | None = None,
+    search: Search | None = None,
+) -> AsyncGenerator[Chunk]:
+    """Encode `rows` of `requests`, and yield each chunk as soon as it is full.
+
+    Args:
+        lane: The lane whose limits hold.
+        settings: The limits of the call.
+        requests: The requests of the list.
+        rows: Those to encode.
+        refused: Called with each row that cannot be encoded or is too large, and its error.
+        at_most: How many rows a chunk may hold, where they are the rows of a batch that is divided.
+        search: The search that the chunks are parts of.
+    """
+    max_requests = min(lane.max_requests, settings.max_requests or lane.max_requests, at_most or lane.max_requests)
+    max_bytes = lane.room(settings.max_bytes)
+    filling: dict[str, Chunk] = {}
+    try:
+        for number, row in enumerate(rows, start=1):
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                encoded = await lane.encode(_prepared(lane.model, requests[row.place]))
+                body = encoded.body.encode('utf-8', 'surrogatepass')
+                size = lane.request_size(body)
+                if size > max_bytes:
+                    raise too_large(lane, size, max_bytes)
+            except (UserError, ModelAPIError) as error:
+                refused(row, _row_error(lane.model, error))
+                continue
+            chunk = filling.get(encoded.group)
+            if chunk is not None and (len(chunk.rows) >= max_requests or chunk.size + size > max_bytes):
+                yield filling.pop(encoded.group)
+                chunk = None
+            if chunk is None:
+                chunk = filling[encoded.group] = Chunk(Payload(lane, encoded.group), search)
+            chunk.rows[chunk.payload.add(body)] = row
+            chunk.size += size
+        while filling:
+            yield filling.pop(next(iter(filling)))
+    finally:
+        # Those that were handed out belong to whoever sends them.
+        for chunk in filling.values():
+            chunk.payload.close()
+
+
+def check_requests(model: Model, requests: Sequence[BatchRequest]) -> None:
+    """Refuse a list that cannot be right before any of it is sent.
+
+    Raises:
+        UserError: Something in it is no request, an ID is repeated, a setting cannot be honoured, or messages end in a
+            response that waits for its batch.
+    """
+    for place, request in enumerate(cast('Sequence[object]', requests), start=1):
+        if not isinstance(request, BatchRequest) or isinstance(request.messages, str):
+            raise UserError(
+                f'Request {place} is none: it takes `BatchRequest(custom_id=..., messages=[...])`, with messages such '
+                'as `ModelRequest.user_text_prompt(...)`.'
+            )
+    _refuse_repeated_ids(requests)
+    refused: dict[str, list[str]] = {}
+    own_settings = model.settings
+    ignored = False
+    for request in requests:
+        if (ticket := compat.read_ticket(request.messages[-1] if request.messages else None)) is not None:
+            raise UserError(
+                f'The messages of request {request.custom_id!r} end in a response that waits for batch '
+                f'{ticket.batch.id!r}, and sending them would pay for it again: resume them with an agent that has '
+                '`BatchModelRequests`.'
+            )
+        if not own_settings and not request.model_settings:
+            continue
+        try:
+            _refuse_settings(model, request)
+        except UserError as error:
+            refused.setdefault(str(error), []).append(repr(request.custom_id))
+        ignored = ignored or sets_max_retries(model, request.model_settings)
+    if refused:
+        raise UserError(' '.join(f'{reason} Rows: {listed(rows)}.' for reason, rows in refused.items()))
+    if ignored:
+        warn_max_retries()
+
+
+def _refuse_repeated_ids(requests: Sequence[BatchRequest]) -> None:
+    if len({request.custom_id for request in requests}) == len(requests):
+        return
+    places: dict[str, list[int]] = {}
+    for place, request in enumerate(requests, start=1):
+        places.setdefault(request.custom_id, []).append(place)
+    repeated = [f'{custom_id!r} (requests {listed(at)})' for custom_id, at in places.items() if len(at) > 1]
+    raise UserError(f'Each request needs a `custom_id` of its own; repeated: {listed(repeated)}.')
+
+
+def _refuse_settings(model: Model, request: BatchRequest) -> None:
+    refuse_settings(model, request.model_settings)
+    if 'request_timeout' in (merge_model_settings(model.settings, request.model_settings) or {}):
+        raise UserError(
+            'The setting `request_timeout` cannot be used in a list call, as one row of a batch cannot time out: limit '
+            'the wait for the whole call with `asyncio.timeout`.'
+        )
+
+
+def listed(things: Sequence[object]) -> str:
+    """The first few of some things, for an error or a log line, and how many more there are."""
+    more = f' and {len(things) - _NAMED} more' if len(things) > _NAMED else ''
+    return ', '.join(str(thing) for thing in things[:_NAMED]) + more
+
+
+def _prepared(model: Model, request: BatchRequest) -> BatchRequest:
+    """The request as an agent would hand it to the model: messages prepared, instructions where models look."""
+    parameters = request.model_request_parameters
+    if parameters.instruction_parts is None and (instructions := _instructions(request.messages)) is not None:
+        parameters = replace(parameters, instruction_parts=[InstructionPart(content=instructions)])
+    if not _is_plain(model, request.messages):
+        messages = model.prepare_messages(list(request.messages), parameters)
+        return replace(request, messages=messages, model_request_parameters=parameters)
+    if parameters is not request.model_request_parameters:
+        return replace(request, model_request_parameters=parameters)
+    return request
+
+
+def _is_plain(model: Model, messages: Sequence[ModelMessage]) -> bool:
+    """Whether messages are a single prompt in text, which preparing would return as it is, for a third of all the work.
+
+    Only a profile that guards against special tokens in a prompt changes one.
+    """
+    if len(messages) != 1 or not isinstance(message := messages[0], ModelRequest) or len(message.parts) != 1:
+        return False
+    part = message.parts[0]
+    if type(part) is not UserPromptPart or not isinstance(part.content, str):
+        return False
+    return not cast('dict[str, Any]', model.profile).get('may_tokenize_special_tokens_in_content', False)
+
+
+def _instructions(messages: Sequence[ModelMessage]) -> str | None:
+    for message in reversed(messages):
+        if isinstance(message, ModelRequest) and message.instructions is not None:
+            return message.instructions
+    return None
+
+
+def _row_error(model: Model, error: UserError | ModelAPIError) -> ModelAPIError:
+    """The error of a row that cannot be encoded: what an agent would raise as a `UserError` is this row's own here."""
+    if isinstance(error, ModelAPIError):
+        return error
+    row_error = RequestNotSendable(model.model_name, str(error))
+    row_error.__cause__ = error
+    return row_error
+
+
+def as_model_error(model: Model, error: Exception) -> ModelAPIError:
+    """An error that stands for rows in a list, whose type is `ModelAPIError`."""
+    if isinstance(error, ModelAPIError):
+        return error
+    model_error = ModelAPIError(model.model_name, f'{type(error).__name__}: {error}')
+    model_error.__cause__ = error
+    return model_error

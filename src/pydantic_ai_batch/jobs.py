@@ -1,0 +1,422 @@
+"""Lists of requests that are submitted now and collected later, in this process or another.
+
+What `model_request_batch` does in one call is here in its steps: submit, check, wait, collect, cancel. Between them
+nothing runs, and all there is to keep is a [`BatchJob`][pydantic_ai_batch.BatchJob]. Nothing is submitted again by
+itself: a row that failed has its error, and can be handed to another `submit_batch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Literal, overload
+
+from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests, infer_model
+from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
+
+from . import compat
+from . import job as lifecycle
+from .batch_job import BatchJob, JobBatch, Refused
+from .chunks import Chunk, Row, as_model_error, check_requests, fill, listed
+from .clock import SYSTEM_CLOCK, Clock, sleep_until_due, utc
+from .exceptions import BatchNotCancellable, BatchNotReady, copy_of, with_batch
+from .lanes import Lane, lane_for
+from .lanes.base import NotRun, new_tag
+from .list_call import Outcome
+from .policy import full_queue, poll_delay
+from .settings import DEFAULT_MAX_POLL_INTERVAL, DEFAULT_POLL_INTERVAL, BatchSettings
+
+_log = logging.getLogger('pydantic_ai_batch')
+
+
+async def submit_batch(
+    model: Model | KnownModelName | str,
+    requests: Sequence[BatchRequest],
+    *,
+    max_requests: int | None = None,
+    max_bytes: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> BatchJob:
+    """Submit requests through the model's batch API, and return as soon as the provider has them.
+
+    Store the job, as with [`to_json`][pydantic_ai_batch.BatchJob.to_json], before anything else: only with it are the
+    answers found. Cancelling this call cancels the batches that it has made.
+
+    Args:
+        model: The model, or its name.
+        requests: The requests. Their `custom_id`s must differ; they never go on the wire.
+        max_requests: The most requests in a batch. `None` is the lane's own limit, which caps any number.
+        max_bytes: The most bytes in a batch, as encoded. `None` is the lane's own limit, which caps any number.
+        clock: What time is read from and slept on. Tests pass one that they move by hand.
+
+    Returns:
+        The job, with every batch that could be created. Requests that cannot be encoded, or whose batch the provider
+        refused, as when its queue is full, are in [`refused`][pydantic_ai_batch.BatchJob.refused] with the error.
+
+    Raises:
+        UserError: Something is wrong with the call, as in `model_request_batch`. Nothing was sent.
+        NoBatchLane: The model cannot be batched. Nothing was sent.
+    """
+    settings = BatchSettings(max_requests=max_requests, max_bytes=max_bytes)
+    check_allow_model_requests()
+    lane = lane_for(infer_model(model))
+    check_requests(lane.model, requests)
+    refused: list[Refused] = []
+    created: list[tuple[Chunk, asyncio.Task[Batch]]] = []
+
+    def refuse(row: Row, error: ModelAPIError) -> None:
+        refused.append(Refused.of(error, [requests[row.place].custom_id]))
+
+    async with lane.model:
+        await lane.identity()
+        rows = [Row(place) for place in range(len(requests))]
+        chunks = fill(lane, settings, requests, rows, refused=refuse)
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    task = asyncio.get_running_loop().create_task(_create(lane, chunk, clock))
+                    created.append((chunk, task))
+            if created:
+                await asyncio.wait([task for _, task in created])
+        except BaseException:
+            await _withdraw(lane, [task for _, task in created])
+            raise
+    batches: list[JobBatch] = []
+    for chunk, task in created:
+        request_ids = tuple(requests[row.place].custom_id for row in chunk.rows.values())
+        if (error := task.exception()) is not None:
+            if not isinstance(error, Exception):
+                raise error
+            refused.append(Refused.of(as_model_error(lane.model, error), request_ids))
+            continue
+        batch = task.result()
+        status = lane.job_status(batch)
+        batches.append(
+            JobBatch(batch=batch, lane=lane.info.name, status=status, tag=chunk.payload.tag, request_ids=request_ids)
+        )
+    return BatchJob(
+        id=new_tag(),
+        model=lane.model_reference,
+        lane=lane.info.name,
+        created_at=utc(clock),
+        batches=tuple(batches),
+        refused=tuple(refused),
+    )
+
+
+async def _create(lane: Lane, chunk: Chunk, clock: Clock) -> Batch:
+    with chunk.payload as payload:
+        try:
+            batch = await lifecycle.submit_owned(lane, payload, clock)
+        except ModelAPIError as error:
+            if full_queue(error) is not None:
+                await lifecycle.discard(lane, payload)
+            raise
+    _log.info('Batch %s of %d requests was submitted to %s.', batch.id, len(chunk.rows), lane.info.name)
+    return batch
+
+
+async def _withdraw(lane: Lane, tasks: Sequence[asyncio.Task[Batch]]) -> None:
+    """Cancel the batches of a submission that is broken off, as nobody will ever know of them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    made = [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+    await asyncio.gather(*(lifecycle.give_up(lane, batch) for batch in made))
+
+
+async def check_batch(
+    job: BatchJob, model: Model | KnownModelName | str | None = None, *, clock: Clock = SYSTEM_CLOCK
+) -> BatchJob:
+    """The job as it is now. Takes one status request for each batch that is not over.
+
+    A check that fails in a way that says nothing about the batch leaves it as it was last read; after three in a row
+    the next one raises.
+
+    Args:
+        job: The job.
+        model: The model that it was submitted with, or its name; `None` goes by the name that the job has.
+        clock: What time is read from.
+
+    Raises:
+        UserError: The model cannot look at the job.
+        ModelAPIError: A batch could not be checked.
+    """
+    async with _lane_of(job, model) as lane:
+        return await _checked(lane, job, clock)
+
+
+async def wait_batch(
+    job: BatchJob,
+    model: Model | KnownModelName | str | None = None,
+    *,
+    poll_interval: timedelta = DEFAULT_POLL_INTERVAL,
+    max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL,
+    timeout: timedelta | None = None,  # noqa: ASYNC109 - it ends by a clock that tests move
+    clock: Clock = SYSTEM_CLOCK,
+) -> BatchJob:
+    """Check the job, at growing intervals, until all its batches are over, and return it as it is then.
+
+    Args:
+        job: The job.
+        model: The model that it was submitted with, or its name; `None` goes by the name that the job has.
+        poll_interval: How long after the first check the second one is made. It grows by half each time.
+        max_poll_interval: The longest interval between checks.
+        timeout: How long to wait at the most. `None` waits as long as it takes.
+        clock: What time is read from and slept on.
+
+    Raises:
+        BatchNotReady: The time was up. The error carries the job as it was last read; nothing is cancelled.
+        UserError: The model cannot look at the job, or an interval is out of range.
+        ModelAPIError: A batch could not be checked.
+    """
+    BatchSettings(poll_interval=poll_interval, max_poll_interval=max_poll_interval)
+    if timeout is not None and timeout < timedelta(0):
+        raise UserError('`timeout` must not be negative.')
+    deadline = None if timeout is None else clock.now() + timeout.total_seconds()
+    async with _lane_of(job, model) as lane:
+        for polls in range(2**31):
+            job = await _checked(lane, job, clock)
+            if job.done:
+                break
+            asked = max((batch.retry_after for batch in job.batches), default=0.0)
+            delay = max(poll_delay(polls, poll_interval, max_poll_interval), asked)
+            if deadline is not None:
+                if clock.now() >= deadline:
+                    raise BatchNotReady(lane.model.model_name, _still(job, 'and the time to wait for it is up'), job)
+                delay = min(delay, deadline - clock.now())
+            await sleep_until_due(clock, delay)
+    return job
+
+
+@overload
+async def collect_batch(
+    job: BatchJob,
+    requests: Sequence[BatchRequest],
+    model: Model | KnownModelName | str | None = None,
+    *,
+    partial: Literal[False] = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> list[Outcome]: ...
+
+
+@overload
+async def collect_batch(
+    job: BatchJob,
+    requests: Sequence[BatchRequest],
+    model: Model | KnownModelName | str | None = None,
+    *,
+    partial: bool,
+    clock: Clock = SYSTEM_CLOCK,
+) -> list[Outcome | None]: ...
+
+
+async def collect_batch(
+    job: BatchJob,
+    requests: Sequence[BatchRequest],
+    model: Model | KnownModelName | str | None = None,
+    *,
+    partial: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> list[Outcome] | list[Outcome | None]:
+    """Read the answers of a job. It can be collected as often as the provider keeps its results.
+
+    Args:
+        job: The job, however old what it says of its batches is: they are checked.
+        requests: The requests that it was submitted with, by which the answers are read.
+        model: The model that it was submitted with, or its name; `None` goes by the name that the job has.
+        partial: Whether to read what there is while batches are not over.
+        clock: What time is read from and slept on.
+
+    Returns:
+        For each request, in their order, its response or the error it failed with, as `model_request_batch` returns
+        them; `None`, with `partial`, for one whose batch is not over.
+
+    Raises:
+        BatchNotReady: A batch is not over, and `partial` is not set. The error carries the job as it is now.
+        UserError: The requests are not the job's, or the model cannot look at it.
+    """
+    by_id = {request.custom_id: request for request in requests}
+    _check_same(job, requests)
+    outcomes: dict[str, Outcome] = {}
+    async with _lane_of(job, model) as lane:
+        read = await asyncio.gather(*(_read(lane, batch, by_id, outcomes, clock) for batch in job.batches))
+    job = replace(job, batches=tuple(read))
+    if not partial and not job.done:
+        raise BatchNotReady(lane.model.model_name, _still(job, 'so not all answers are there'), job)
+    for refused in job.refused:
+        outcomes.update((request_id, refused.error()) for request_id in refused.request_ids)
+    return [outcomes.get(request.custom_id) for request in requests]
+
+
+async def cancel_batch(
+    job: BatchJob, model: Model | KnownModelName | str | None = None, *, clock: Clock = SYSTEM_CLOCK
+) -> BatchJob:
+    """Ask the provider to stop the batches of a job that are not over, and return it as it is then.
+
+    Each batch is asked to stop once and then checked. What was finished by then can be collected, and may be billed.
+
+    Args:
+        job: The job.
+        model: The model that it was submitted with, or its name; `None` goes by the name that the job has.
+        clock: What time is read from.
+
+    Raises:
+        BatchNotCancellable: There is nothing to stop, or the provider cannot. The error carries the job as it is now.
+        UserError: The model cannot look at the job.
+        ModelAPIError: The provider could not be asked.
+    """
+    async with _lane_of(job, model) as lane:
+        if not lane.info.cancellable:
+            raise BatchNotCancellable(lane.model.model_name, f'{lane.info.title} cannot cancel a batch.', job)
+        asked = False
+        failure: ModelAPIError | None = None
+        for batch in job.batches:
+            if batch.done:
+                continue
+            try:
+                await lane.cancel(batch.batch)
+            except ModelAPIError as error:
+                # A batch that is over by now is refused with a 4xx, which the check makes plain.
+                failure = failure or error
+            else:
+                asked = True
+        job = await _checked(lane, job, clock)
+        if failure is not None and not job.done:
+            raise failure
+        if not asked:
+            raise BatchNotCancellable(
+                lane.model.model_name, f'Job {job.id!r} is over ({job.status}), so there is nothing to cancel.', job
+            )
+    return job
+
+
+# Parts of them
+
+
+@asynccontextmanager
+async def _lane_of(job: BatchJob, model: Model | KnownModelName | str | None) -> AsyncGenerator[Lane]:
+    """The lane of the model that looks at a job, with the model's client open.
+
+    Raises:
+        UserError: It is another model's job, or at another endpoint.
+    """
+    check_allow_model_requests()
+    lane = lane_for(infer_model(model or job.model))
+    async with lane.model:
+        identity = await lane.identity()
+        same = lane.info.name == job.lane and all(
+            batch.batch.provider_name == lane.model.system and compat.same_group(batch.batch.group, identity)
+            for batch in job.batches
+        )
+        if not same:
+            raise UserError(
+                f'Job {job.id!r} was submitted with {job.model!r} on lane {job.lane!r}, at another endpoint or with '
+                f'another model than {lane.model.model_id!r} has here: pass `model=` with the model and client that '
+                'it was submitted with.'
+            )
+        yield lane
+
+
+async def _checked(lane: Lane, job: BatchJob, clock: Clock) -> BatchJob:
+    """The job after one check of each batch that is not over.
+
+    All of them are checked before an error of one is raised.
+    """
+    checks = await asyncio.gather(*(_check(lane, batch, clock) for batch in job.batches), return_exceptions=True)
+    batches: list[JobBatch] = []
+    for check in checks:
+        if isinstance(check, BaseException):
+            raise check
+        batches.append(check)
+    return replace(job, batches=tuple(batches))
+
+
+async def _check(lane: Lane, known: JobBatch, clock: Clock) -> JobBatch:
+    if known.done:
+        return known
+    try:
+        batch = await lane.status(known.batch)
+    except ModelAPIError as error:
+        history = known.history
+        if not history.tolerates(error, created_at=known.batch.created_at, now=utc(clock)):
+            raise with_batch(error, known.batch) from error.__cause__
+        _log.info('A check of batch %s failed, and says nothing about it: %s', known.batch.id, error)
+        return known.checked(history)
+    return _seen(lane, known, batch, clock)
+
+
+def _seen(lane: Lane, known: JobBatch, batch: Batch, clock: Clock) -> JobBatch:
+    status = lane.job_status(batch)
+    return replace(
+        known, batch=batch, status=status, checked_at=utc(clock), failed_checks=0, not_found=0, retry_after=0.0
+    )
+
+
+async def _read(
+    lane: Lane, known: JobBatch, requests: dict[str, BatchRequest], outcomes: dict[str, Outcome], clock: Clock
+) -> JobBatch:
+    """Check a batch once and, if it is over, read its results into `outcomes`.
+
+    What fails for good gives its requests that error.
+    """
+    open_requests = {wire_id: requests[request_id] for wire_id, request_id in known.requests}
+    names = dict(known.requests)
+
+    async def settle(result: BatchResult | NotRun, request: BatchRequest) -> None:
+        try:
+            outcomes[request.custom_id] = await lane.outcome(result, request)
+        except Exception as error:
+            outcomes[request.custom_id] = with_batch(as_model_error(lane.model, error), known.batch)
+
+    async def deliver(result: BatchResult) -> None:
+        if (request := open_requests.pop(result.custom_id, None)) is None:
+            _log.warning('Batch %s has a result with an ID that is not in it, which is set aside.', known.batch.id)
+        else:
+            await settle(result, request)
+
+    watch = lifecycle.BatchWatch(lane, known.batch, BatchSettings(), clock, deliver, history=known.history)
+    try:
+        while not await watch.look():
+            faults = watch.history.failed or watch.history.not_found
+            if watch.batch.status != 'ended' and not faults:
+                return _seen(lane, known, watch.batch, clock)
+            await sleep_until_due(clock, watch.delay)
+    except Exception as error:
+        failure = as_model_error(lane.model, error)
+        for request in open_requests.values():
+            outcomes[request.custom_id] = with_batch(copy_of(failure), known.batch)
+        # Over, as far as this call goes: the answers that there are have been read.
+        return replace(known, status='failed')
+    for wire_id, request in open_requests.items():
+        result = watch.missing(wire_id)
+        if isinstance(result, NotRun) and result.culprit in names:
+            result = result.because_of(names[result.culprit])
+        await settle(result, request)
+    return _seen(lane, known, watch.batch, clock)
+
+
+def _check_same(job: BatchJob, requests: Sequence[BatchRequest]) -> None:
+    given = [request.custom_id for request in requests]
+    if len(set(given)) != len(given):
+        raise UserError('Each request needs a `custom_id` of its own, as in the call that submitted them.')
+    submitted = set(job.request_ids)
+    missing, unknown = submitted - set(given), [request_id for request_id in given if request_id not in submitted]
+    if missing or unknown:
+        parts = [f'missing: {listed(sorted(map(repr, missing)))}'] if missing else []
+        parts += [f'not in the job: {listed([repr(request_id) for request_id in unknown])}'] if unknown else []
+        raise UserError(f'Collecting job {job.id!r} takes the requests that it was submitted with; {"; ".join(parts)}.')
+
+
+def _still(job: BatchJob, so: str) -> str:
+    """What is not over in a job."""
+    unended = [batch for batch in job.batches if not batch.done]
+    return (
+        f'Job {job.id!r} is {job.status}, {so}: {len(unended)} of its {len(job.batches)} batches are not over. It goes '
+        'on at the provider and can be collected later.'
+    )
