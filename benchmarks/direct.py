@@ -122,13 +122,13 @@ def _timers(case: str, model: OpenAIResponsesModel) -> Timers:
 
 
 def _watch_ours(timers: Timers) -> None:
-    from pydantic_ai_batch import direct, job
+    from pydantic_ai_batch import chunks, direct, job
     from pydantic_ai_batch.codec import NativeCodec
     from pydantic_ai_batch.lanes import openai
     from pydantic_ai_batch.lanes.base import Payload
 
-    timers.watch('checking the call', direct, '_check_call')
-    timers.watch('preparing messages', direct, '_prepared')
+    timers.watch('checking the call', direct, 'check_requests')
+    timers.watch('preparing messages', chunks, '_prepared')
     timers.watch('around batch_encode', NativeCodec, 'encode')
     timers.watch('framing into the payload', Payload, 'add')
     timers.watch('upload and create', job, 'submit')

@@ -64,6 +64,7 @@ class BatchedModel(WrapperModel):
         last = messages[-1] if messages else None
         ticket = compat.read_ticket(last)
         if ticket is None or not isinstance(last, ModelResponse):
+            _refuse_an_unreadable_ticket(last)
             request = self._batch_request('', messages, model_settings, model_request_parameters)
             return await self._submit(request, resubmissions=0)
         request = self._batch_request(ticket.custom_id, messages[:-1], model_settings, model_request_parameters)
@@ -196,7 +197,7 @@ class BatchedModel(WrapperModel):
         """Wait for the batch that this wrapper submitted the request in."""
         try:
             submitted = Submitted(ticket.batch, ticket.custom_id, ticket.trace_context)
-            result = await self.pool.here().waits.wait(self.lane, key, submitted)
+            result = await self.pool.here().waits.wait(self.lane, key, submitted, polls=ticket.polls)
         except LetGo as let_go:
             # The run goes on without the pool: the framework waits, and its next pass is a check like any other.
             self._parkable = None
@@ -391,6 +392,22 @@ def _checked(ticket: Ticket, looked: Looked) -> Ticket:
         last_seen=looked.history.last_seen,
         retry_after=looked.history.retry_after,
     )
+
+
+def _refuse_an_unreadable_ticket(last: ModelMessage | None) -> None:
+    """Refuse a history that waits for a batch and does not say so in a way that is known: it would be paid for twice.
+
+    Raises:
+        UserError: It does.
+    """
+    if not isinstance(last, ModelResponse) or last.state != 'suspended':
+        return
+    response_id = last.provider_response_id or ''
+    if response_id.startswith('batch:') and compat.TICKET_KEY in (last.provider_details or {}):
+        raise UserError(
+            f'The message history waits for {response_id!r}, with a ticket that this version cannot read: collect it '
+            'with the version that submitted it.'
+        )
 
 
 def cannot_collect(ticket: Ticket, model: Model, why: str) -> UserError:

@@ -6,6 +6,8 @@ No message mapping is written again: the framework's own model classes do it. Fo
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -159,5 +161,20 @@ class NativeCodec:
         except ModelAPIError:
             raise
         except Exception as error:
+            if (body := _without_halves(result.body)) is not None:
+                return await self.decode(model, replace(result, body=body), request)
             # A body that the provider never sends live meets code that was written for those it does.
             raise unreadable(model, result, error) from error
+
+
+_HALF = re.compile('[\ud800-\udfff]')
+
+
+def _without_halves(body: str | None) -> str | None:
+    """The body with U+FFFD for each half of a surrogate pair, which some parsers refuse, or `None` if it has none."""
+    try:
+        text = json.dumps(json.loads(body or ''), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    whole = _HALF.sub('\ufffd', text)
+    return whole if whole != text else None

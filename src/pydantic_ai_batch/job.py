@@ -272,6 +272,13 @@ class BatchWatch:
     """Called with each failure that is put up with."""
 
     history: CheckHistory = field(default_factory=CheckHistory)
+
+    is_known: Callable[[str], bool] = lambda custom_id: True
+    """Whether the batch has a request of an ID, where that can be told: results of others are set aside."""
+
+    unknown: set[str] = field(default_factory=set[str])
+    """IDs in the results that are no request's."""
+
     strays: list[Stray] = field(default_factory=list[Stray])
     """Lines of the results that are no request's, kept for the report."""
 
@@ -368,10 +375,13 @@ class BatchWatch:
         async with aclosing(self.lane.results(self.batch)) as results:
             async for result in results:
                 if isinstance(result, Stray):
-                    if result.custom_id is None:
+                    if result.custom_id is None or not self.is_known(result.custom_id):
                         self.strays.append(result)
                     else:
                         damaged.setdefault(result.custom_id, result.line)
+                    continue
+                if not self.is_known(result.custom_id):
+                    self.unknown.add(result.custom_id)
                     continue
                 lines += 1
                 if result.custom_id in self._delivered:
@@ -412,6 +422,13 @@ class BatchWatch:
         return self.lane.unlisted(self.batch, custom_id)
 
     def _report_strays(self) -> None:
+        if self.unknown:
+            _log.warning(
+                'Batch %s has results with %d IDs that are not in it, which were set aside; one is %r.',
+                self.batch.id,
+                len(self.unknown),
+                min(self.unknown),
+            )
         if self.strays:
             _log.warning(
                 "Batch %s has %d result lines that are no request's and were set aside; the first: %s",

@@ -375,12 +375,11 @@ async def _read(
             outcomes[request.custom_id] = with_batch(as_model_error(lane.model, error), known.batch)
 
     async def deliver(result: BatchResult) -> None:
-        if (request := open_requests.pop(result.custom_id, None)) is None:
-            _log.warning('Batch %s has a result with an ID that is not in it, which is set aside.', known.batch.id)
-        else:
-            await settle(result, request)
+        await settle(result, open_requests.pop(result.custom_id))
 
-    watch = lifecycle.BatchWatch(lane, known.batch, BatchSettings(), clock, deliver, history=known.history)
+    watch = lifecycle.BatchWatch(
+        lane, known.batch, BatchSettings(), clock, deliver, history=known.history, is_known=names.__contains__
+    )
     try:
         while not await watch.look():
             faults = watch.history.failed or watch.history.not_found

@@ -125,14 +125,18 @@ class ListCall:
         open_rows = dict(chunk.rows)
 
         async def deliver(result: BatchResult) -> None:
-            row = open_rows.pop(result.custom_id, None)
-            if row is None:
-                _log.warning('Batch %s has a result with an ID that is not in it, which is set aside.', batch.id)
-            elif await self._settle(row, result, batch):
+            row = open_rows.pop(result.custom_id)
+            if await self._settle(row, result, batch):
                 again.append(row)
 
         watch = job.BatchWatch(
-            self.lane, batch, self.settings, self.clock, deliver, lambda now: self._report('checked', batch=now)
+            self.lane,
+            batch,
+            self.settings,
+            self.clock,
+            deliver,
+            lambda now: self._report('checked', batch=now),
+            is_known=chunk.rows.__contains__,
         )
         try:
             await watch.until_read()

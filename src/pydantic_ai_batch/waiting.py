@@ -21,7 +21,7 @@ from .clock import sleep_until_due, utc
 from .exceptions import copy_of
 from .flights import FlightKey
 from .lanes.base import Lane, NotRun
-from .policy import CheckHistory
+from .policy import CheckHistory, poll_delay
 from .pool_state import CLOSED, PoolClosed, PoolState, Submitted, Tasks
 
 _log = logging.getLogger('pydantic_ai_batch')
@@ -64,11 +64,11 @@ class _Wait:
     due: float
     """When it is checked next, by the monotonic clock."""
 
+    history: CheckHistory
+    """The checks so far."""
+
     read_at: datetime | None = None
     """When it was read; `None` if it was not since it was created."""
-
-    history: CheckHistory = field(default_factory=CheckHistory)
-    """The checks so far."""
 
     futures: dict[str, list[asyncio.Future[BatchResult | NotRun]]] = field(
         default_factory=dict[str, 'list[asyncio.Future[BatchResult | NotRun]]']
@@ -119,8 +119,14 @@ class Waits:
         # Shared by those alone whose histories agree on the batch's age, which a made-up one may not.
         self._looks: dict[tuple[FlightKey, datetime], _Look] = {}
 
-    async def wait(self, lane: Lane, key: FlightKey, submitted: Submitted) -> BatchResult | NotRun:
+    async def wait(self, lane: Lane, key: FlightKey, submitted: Submitted, *, polls: int = 0) -> BatchResult | NotRun:
         """Wait until the batch has ended and the request's result was read, however long that takes.
+
+        Args:
+            lane: The lane of the request's model.
+            key: The batch as the model's credential sees it.
+            submitted: Where the request is.
+            polls: How many checks of the batch there were before, from which the interval goes on to grow.
 
         Raises:
             LetGo: The pool was closed while the batch was between two checks.
@@ -131,8 +137,11 @@ class Waits:
             return found
         wait = self._waits.get(key)
         if wait is None:
-            due = self.state.clock.monotonic() + self.state.settings.poll_interval.total_seconds()
-            wait = self._waits[key] = _Wait(submitted.batch, due)
+            settings = self.state.settings
+            # A history may say anything, and below zero there would be no interval at all.
+            history = CheckHistory(polls=max(0, polls))
+            delay = poll_delay(history.polls, settings.poll_interval, settings.max_poll_interval)
+            wait = self._waits[key] = _Wait(submitted.batch, self.state.clock.monotonic() + delay, history)
             wait.poller = self.tasks.start(self._poll(lane, key, submitted.batch, wait))
         wait.trace.join(submitted.trace_context)
         future: asyncio.Future[BatchResult | NotRun] = asyncio.get_running_loop().create_future()
@@ -179,10 +188,9 @@ class Waits:
         try:
             async with lane.model:
                 while wait.futures.keys() - {result.custom_id for result in last}:
-                    wait.history = CheckHistory()
                     watch = self._watch(lane, key, batch, wait.history, deliver)
                     await self._until_read(watch, wait)
-                    batch = watch.batch
+                    batch, wait.history = watch.batch, CheckHistory()
                     for custom_id in list(wait.futures):
                         # Whoever came to wait while the results were read may have missed theirs: they are read again.
                         if not watch.delivered(custom_id):

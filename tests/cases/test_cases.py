@@ -184,6 +184,11 @@ def playing(case: Case) -> Generator[str]:
             player.kill()
 
 
+def one_at_a_time() -> httpx2.AsyncClient:
+    """An HTTP client with one connection, so that batches are created in their order: a case may go by that."""
+    return httpx2.AsyncClient(trust_env=False, limits=httpx2.Limits(max_connections=1))
+
+
 async def answers(case: Case, model: str, **options: Any) -> list[ModelResponse | ModelAPIError]:
     """What comes of the case's rows, sent as a list. No time passes while batches are waited for."""
     clock = ManualClock(datetime.now(UTC))
@@ -196,7 +201,7 @@ async def answers(case: Case, model: str, **options: Any) -> list[ModelResponse 
         for row in case.rows()
     ]
     with playing(case) as url:
-        async with httpx2.AsyncClient(trust_env=False) as http_client:
+        async with one_at_a_time() as http_client:
             made = MAKERS[model](case.read('case.json')['model'], url, http_client)
             call = model_request_batch(made, requests, clock=clock, **{**case.options(), **options})
             return await clock.run(call)
@@ -258,7 +263,7 @@ async def test_a_repeated_id_is_refused_by_name_and_places_before_anything_is_se
 async def model_of(case: Case, model: str) -> AsyncGenerator[Model]:
     """A model whose provider plays the case."""
     with playing(case) as url:
-        async with httpx2.AsyncClient(trust_env=False) as http_client:
+        async with one_at_a_time() as http_client:
             yield MAKERS[model](case.read('case.json')['model'], url, http_client)
 
 

@@ -527,11 +527,9 @@ async def test_the_end_of_the_batch_is_the_end_of_its_unlisted_rows(word: str, s
 async def test_a_batch_that_failed_gives_every_row_its_error(error: Any, words: str, lane: Lane, server: Server):
     server.replies(operation(state='BATCH_STATE_FAILED', done=True, error=error))
     result = lane.unlisted(await lane.status(handle()), f'{TAG}-0')
-    assert isinstance(result, BatchResult)
-    assert result.status == 'errored'
     request = BatchRequest(custom_id='a', messages=[ModelRequest.user_text_prompt('x')])
     with pytest.raises(ModelHTTPError, match=words) as raised:
-        await lane.decode(result, request)
+        await lane.outcome(result, request)
     assert raised.value.status_code == (400 if error else 500)
 
 

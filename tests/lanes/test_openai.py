@@ -454,15 +454,32 @@ async def test_a_row_that_the_validation_names_has_its_error_and_the_others_were
     assert json.loads(named.body or '')['status_code'] == 400
     assert 'no such field' in (named.body or '')
     assert isinstance(other, NotRun)
-    assert 'line 2' in other.reason
+    assert 'no such field' in other.reason
+    assert other.culprit == 'a-1'
 
 
-@pytest.mark.parametrize(('code', 'status'), [('token_limit_exceeded', 429), ('billing', 400)])
+@pytest.mark.parametrize(
+    ('code', 'status'),
+    [('billing_hard_limit_reached', 400), ('insufficient_quota', 400), ('model_not_found', 400), ('server_error', 500)],
+)
 async def test_an_error_of_the_whole_batch_is_every_rows(code: str, status: int, lane: Lane):
     for custom_id in ('a-0', 'a-1', 'not ours'):
         result = lane.unlisted(handle(status='failed', errors=[{'code': code, 'message': 'm'}]), custom_id)
         assert isinstance(result, BatchResult)
         assert json.loads(result.body or '')['status_code'] == status
+
+
+@pytest.mark.parametrize(
+    ('code', 'cause', 'status'), [('token_limit_exceeded', 'full_queue', 429), ('invalid_value', 'invalid', 400)]
+)
+async def test_an_error_that_says_how_to_send_the_rows_again_is_their_last_word_if_they_are_not(
+    code: str, cause: str, status: int, lane: Lane
+):
+    result = lane.unlisted(handle(status='failed', errors=[{'code': code, 'message': 'm'}]), 'a-0')
+    assert isinstance(result, NotRun)
+    assert (result.cause, result.again) == (cause, False)
+    assert result.result is not None
+    assert json.loads(result.result.body or '')['status_code'] == status
 
 
 # Finding a batch

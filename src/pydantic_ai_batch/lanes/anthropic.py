@@ -33,7 +33,7 @@ from .base import (
 )
 from .credentials import ClientLane
 from .errors import http_error, json_object, sdk_errors, sdk_headers, unreadable
-from .lines import chunks_of, damaged, dump_json, object_in, parse_object, parse_time, split_lines, stray
+from .lines import chunks_of, damaged, dump_json, object_in, parse_object, parse_time, read_line, split_lines, stray
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -166,7 +166,7 @@ class AnthropicLane(ClientLane):
             response = cast('httpx2.Response', answer)
             try:
                 async for line in split_lines(response.aiter_bytes()):
-                    yield _read_line(line)
+                    yield read_line(line, _read_line, 'custom_id')
             finally:
                 await response.aclose()
 

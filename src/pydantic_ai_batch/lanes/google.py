@@ -40,7 +40,17 @@ from .base import (
 )
 from .credentials import ClientLane
 from .errors import connection_error, http_error, unreadable
-from .lines import chunks_of, damaged, dump_json, list_of_objects, object_in, parse_object, parse_time, split_lines
+from .lines import (
+    chunks_of,
+    damaged,
+    dump_json,
+    list_of_objects,
+    object_in,
+    parse_object,
+    parse_time,
+    read_line,
+    split_lines,
+)
 
 if TYPE_CHECKING:
     from google.genai import Client
@@ -231,7 +241,7 @@ class GoogleLane(ClientLane):
                     )
                 content.seek(0)
                 async for line in split_lines(chunks_of(content)):
-                    yield _read_line(line)
+                    yield read_line(line, _read_line, 'key')
         answers = list_of_objects(object_in(output, 'inlinedResponses').get('inlinedResponses'))
         if answers and not any(_key(answer) for answer in answers):
             # Jobs of old carry no keys. Their order is promised, so it is believed when nothing is missing.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any, cast
 
+from pydantic_ai.models.batch import BatchResult
 from pydantic_core import from_json, to_json
 
 _SHOWN = 300
@@ -127,6 +128,14 @@ def dump_json(value: Any) -> str:
 def stray(line: bytes, reason: str) -> Stray:
     """A line that is no request's result."""
     return Stray(reason, line[:_SHOWN].decode('utf-8', 'replace'))
+
+
+def read_line(line: bytes, read: Callable[[bytes], BatchResult | Stray], key: str) -> BatchResult | Stray:
+    """What a line says of its request, or that it is damaged, where it is so odd that reading it fails."""
+    try:
+        return read(line)
+    except (ValueError, RecursionError):
+        return damaged(line, key)
 
 
 def damaged(line: bytes, key: str) -> Stray:

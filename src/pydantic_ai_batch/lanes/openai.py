@@ -48,6 +48,7 @@ from .lines import (
     parse_json,
     parse_object,
     parse_time,
+    read_line,
     split_lines,
     stray,
 )
@@ -66,19 +67,17 @@ _STATUSES: dict[str, JobStatus] = {
     'cancelled': 'canceled',
 }
 
-_WHOLE_BATCH_CODES = frozenset(
-    {
-        'billing_hard_limit_reached',
-        'empty_file',
-        'insufficient_quota',
-        'invalid_endpoint',
-        'invalid_file',
-        'model_not_found',
-        'too_many_tasks',
-        'unsupported_model',
-    }
+_WHOLE_BATCH_CODES = (
+    'billing',
+    'empty_file',
+    'endpoint',
+    'invalid_file',
+    'model_not_found',
+    'quota',
+    'too_many_tasks',
+    'unsupported_model',
 )
-"""Codes of errors that are not about any single request of a batch [guess]: any other, without a line, may be."""
+"""What is in the codes of errors that are not about any single request of a batch [guess]: any other may be."""
 
 _UNRUN_CODES = {'batch_expired': 'expired', 'batch_cancelled': 'canceled'}
 """The codes of error lines of requests that the batch ended without running."""
@@ -240,7 +239,7 @@ class OpenAILane(ClientLane):
                     file_id, extra_headers=sdk_headers()
                 ) as response:
                     async for line in split_lines(response.iter_bytes()):
-                        yield _read_line(line)
+                        yield read_line(line, _read_line, 'custom_id')
 
     def readable(self, batch: Batch) -> int:
         """How many results a batch should have: none if it failed, whatever it counts."""
@@ -266,8 +265,9 @@ class OpenAILane(ClientLane):
         if code == 'token_limit_exceeded':
             reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
             return NotRun(reason, again=False, cause='full_queue', result=_failed(custom_id, 429, errors))
-        failed = _failed(custom_id, 500 if 'server_error' in code or 'internal' in code else 400, errors)
-        if batch.request_count == 1 or code in _WHOLE_BATCH_CODES or 'server_error' in code or 'internal' in code:
+        server_error = 'server_error' in code or 'internal' in code
+        failed = _failed(custom_id, 500 if server_error else 400, errors)
+        if batch.request_count == 1 or server_error or any(word in code for word in _WHOLE_BATCH_CODES):
             return failed
         return NotRun(
             f'Batch {batch.id!r} failed for requests that are not named.', again=False, cause='invalid', result=failed

@@ -116,20 +116,29 @@ class ManualClock:
         """
         task = asyncio.get_running_loop().create_task(_await(awaitable))
         try:
-            while not task.done():
-                await self._settle()
-                if task.done():
-                    break
-                if self._sleepers:
-                    self._wake_next()
-                elif not await self._something_sleeps(task):
-                    raise TimeoutError(
-                        'For 30 seconds nothing slept on the manual clock, and what it runs goes on. Does all that '
-                        'waits in it have this clock, as `BatchModelRequests(clock=...)`?'
-                    )
+            await self._drive(task)
             return await task
+        except asyncio.CancelledError:
+            # What it runs tidies up behind itself, which may take time.
+            task.cancel()
+            await self._drive(task)
+            raise
         finally:
             task.cancel()
+
+    async def _drive(self, task: asyncio.Task[Any]) -> None:
+        """Move the clock until `task` is done."""
+        while not task.done():
+            await self._settle()
+            if task.done():
+                break
+            if self._sleepers:
+                self._wake_next()
+            elif not await self._something_sleeps(task):
+                raise TimeoutError(
+                    'For 30 seconds nothing slept on the manual clock, and what it runs goes on. Does all that '
+                    'waits in it have this clock, as `BatchModelRequests(clock=...)`?'
+                )
 
     async def until_asleep(self, sleeps: int = 1) -> None:
         """Wait, in real time, until that many sleeps wait for the clock to move.
