@@ -74,6 +74,10 @@ class Gate:
             self._refusals = 0
             self._room.set()
 
+    def forget(self, batch_id: str) -> None:
+        """Record that nobody here will see a batch end, so that it is not counted on to make room."""
+        self._running.discard(batch_id)
+
     def sent_back(self, error: ModelAPIError | None = None, *, batch_id: str | None = None) -> None:
         """Record that the queue had no room, which providers may say long after they made the batch."""
         if batch_id is not None:
@@ -170,6 +174,11 @@ class Gates:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._gates: dict[tuple[str, str], Gate] = {}
+
+    def forget(self, scope: str, group: str, batch_id: str) -> None:
+        """Record that nobody here will see a batch of the group end."""
+        if (gate := self._gates.get((scope, group))) is not None:
+            gate.forget(batch_id)
 
     def of(self, lane: Lane, group: str) -> Gate:
         """The gate of a group."""

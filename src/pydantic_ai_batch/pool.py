@@ -64,6 +64,17 @@ class Pool(PoolState):
                 pool = self._loops[loop] = LoopPool(self)
             return pool
 
+    def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False) -> None:
+        """Leave a request in its batch for a later run, which keeps the batch from being cancelled."""
+        super().leave(lane, key, custom_id, failed=failed)
+        self._forget(key)
+
+    def _forget(self, key: FlightKey) -> None:
+        with self._lock:
+            loops = list(self._loops.values())
+        for loop in loops:
+            loop.gates.forget(*key)
+
     async def withdraw(self, lane: Lane, key: FlightKey, custom_id: str) -> None:
         """Give a request up, and cancel its batch if this process made it and nobody else waits on it.
 
@@ -73,6 +84,7 @@ class Pool(PoolState):
             loops = list(self._loops.values())
         if any(loop.waits.waits_for(key, custom_id) for loop in loops):
             return
+        self._forget(key)
         if (batch := self.give_up(lane, key, custom_id)) is not None:
             # Entered, as the run that gives up may have left the model, and its client closed, by now.
             async with lane.model:

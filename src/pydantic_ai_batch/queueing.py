@@ -238,6 +238,7 @@ class Queues:
         finally:
             payload.close()
         _log.info('Batch %s of %d requests was submitted to %s.', batch.id, len(items), lane.info.name)
+        gate.entered(batch.id)
         key = flight_key(lane, queue.group, batch)
         if queue.search is not None:
             self.state.searches.keep(key, queue.search)
@@ -254,6 +255,7 @@ class Queues:
 
     def _withdraw(self, lane: Lane, group: str, submitted: Submitted) -> None:
         key = flight_key(lane, group, submitted.batch)
+        self.gates.forget(*key)
         if (batch := self.state.give_up(lane, key, submitted.custom_id)) is not None:
             self.tasks.start(self._cancel(lane, batch, submitted.trace_context))
 
