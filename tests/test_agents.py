@@ -512,3 +512,16 @@ async def test_two_instances_on_one_run_are_refused(
     with pytest.raises(UserError, match='two instances'):
         await clock.run(agent.run('x'))
     assert fake.calls == []
+
+
+async def test_what_is_submitted_again_does_not_wait_for_a_flush(model_of: ModelOf, clock: ManualClock):
+    def answer(request: FakeRequest) -> str | FakeError:
+        return 'fine' if request.attempt else FakeError(500, 'oops', 'Again.')
+
+    with FakeProviders(answer, clock=clock) as fake:
+        batching = BatchModelRequests(max_requests=3, max_wait=None, clock=clock)
+        agent = Agent(model_of(fake), capabilities=[batching])
+        results = await clock.run(asyncio.gather(*[agent.run(row) for row in 'abc']))
+        assert [result.output for result in results] == ['fine'] * 3
+        assert fake.openai.count('create') == 2
+        assert batching.stats().resubmitted == 3

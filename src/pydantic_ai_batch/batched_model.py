@@ -162,6 +162,7 @@ class BatchedModel(WrapperModel):
             self.lane,
             encoded.group,
             encoded.body.encode('utf-8', 'surrogatepass'),
+            again=resubmissions > 0 or held_since is not None,
             part=part,
             since=held_since.timestamp() if held_since else None,
         )

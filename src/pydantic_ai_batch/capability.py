@@ -19,7 +19,7 @@ from .batched_model import BatchedModel, cannot_collect
 from .clock import SYSTEM_CLOCK, Clock
 from .compat import read_ticket
 from .exceptions import NoBatchLane
-from .pool import Pool, running_loop
+from .pool import Pool
 from .progress import Progress, listener_of
 from .settings import (
     DEFAULT_MAX_POLL_INTERVAL,
@@ -30,6 +30,7 @@ from .settings import (
     BatchSettings,
 )
 from .stats import BatchingStats
+from .sync import running_loop
 
 _DURATION = TypeAdapter(timedelta)
 
@@ -143,7 +144,7 @@ class BatchModelRequests(AbstractCapability[Any]):
         Raises:
             UserError: None is running, as under Trio, where a run would fail later and say less.
         """
-        running_loop()
+        running_loop('`BatchModelRequests`')
         return self
 
     async def wrap_model_request(

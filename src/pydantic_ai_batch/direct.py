@@ -19,7 +19,7 @@ from .settings import (
     DEFAULT_POLL_INTERVAL,
     BatchSettings,
 )
-from .sync import run_sync
+from .sync import run_sync, running_loop
 
 
 async def model_request_batch(
@@ -70,6 +70,7 @@ async def model_request_batch(
         poll_interval=poll_interval,
         max_poll_interval=max_poll_interval,
     )
+    running_loop('`model_request_batch`')
     check_allow_model_requests()
     lane = lane_for(infer_model(model))
     check_requests(lane.model, requests)

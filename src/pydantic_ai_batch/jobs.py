@@ -30,6 +30,7 @@ from .lanes.base import NotRun, new_tag
 from .list_call import Outcome
 from .policy import full_queue, poll_delay
 from .settings import DEFAULT_MAX_POLL_INTERVAL, DEFAULT_POLL_INTERVAL, BatchSettings
+from .sync import running_loop
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -63,6 +64,7 @@ async def submit_batch(
         NoBatchLane: The model cannot be batched. Nothing was sent.
     """
     settings = BatchSettings(max_requests=max_requests, max_bytes=max_bytes)
+    running_loop('`submit_batch`')
     check_allow_model_requests()
     lane = lane_for(infer_model(model))
     check_requests(lane.model, requests)
@@ -306,6 +308,7 @@ async def _lane_of(job: BatchJob, model: Model | KnownModelName | str | None) ->
     Raises:
         UserError: It is another model's job, or at another endpoint.
     """
+    running_loop('A batch job')
     check_allow_model_requests()
     lane = lane_for(infer_model(model or job.model))
     async with lane.model:

@@ -10,8 +10,6 @@ import asyncio
 import threading
 import weakref
 
-from pydantic_ai.exceptions import UserError
-
 from . import job
 from .backpressure import Gates
 from .clock import SYSTEM_CLOCK, Clock
@@ -21,22 +19,8 @@ from .lanes.base import Lane
 from .pool_state import PoolState, Tasks
 from .queueing import Queues
 from .settings import BatchSettings
+from .sync import running_loop
 from .waiting import Waits
-
-
-def running_loop() -> asyncio.AbstractEventLoop:
-    """The running event loop of asyncio, which batches need.
-
-    Raises:
-        UserError: There is none, as under Trio.
-    """
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise UserError(
-            '`BatchModelRequests` needs the event loop of asyncio, and none is running here. Trio is not supported: '
-            'run the agent with `asyncio.run`.'
-        ) from None
 
 
 class Pool(PoolState):
@@ -55,7 +39,7 @@ class Pool(PoolState):
         Raises:
             UserError: There is none, as under Trio.
         """
-        loop = running_loop()
+        loop = running_loop('`BatchModelRequests`')
         with self._lock:
             if (pool := self._loops.get(loop)) is None:
                 # A loop that was closed while it had tasks is held by them, and would stay for ever.

@@ -26,8 +26,8 @@ _log = logging.getLogger('pydantic_ai_batch')
 QueueKey = tuple[str, str, str]
 """The scope of the lane, the group key and the part of requests that may share a batch."""
 
-_PART_WAIT = 30.0
-"""Seconds that a part of a divided batch waits for all its requests where queues wait without an end."""
+_AGAIN_WAIT = 30.0
+"""Seconds that what is submitted again waits for others where queues wait without an end."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,14 @@ class Queues:
         self._queues: dict[QueueKey, _Queue] = {}
 
     async def place(
-        self, lane: Lane, group: str, body: bytes, *, part: Part | None = None, since: float | None = None
+        self,
+        lane: Lane,
+        group: str,
+        body: bytes,
+        *,
+        again: bool = False,
+        part: Part | None = None,
+        since: float | None = None,
     ) -> Submitted:
         """Queue an encoded request, and wait until it is in a batch.
 
@@ -104,6 +111,7 @@ class Queues:
             lane: The lane of its model.
             group: Its group key.
             body: Its body.
+            again: Whether it was submitted before. Where queues wait without an end, nobody may come to flush it.
             part: The part of a divided batch that it belongs to, whose requests share a batch with no others.
             since: When a full queue first sent it back, by the clock.
 
@@ -113,7 +121,8 @@ class Queues:
             UserError: The pool was closed meanwhile.
         """
         settings = self.state.settings
-        key = (lane.scope, group, part.key if part else '')
+        apart = part.key if part else 'again' if again and settings.max_wait is None else ''
+        key = (lane.scope, group, apart)
         size = lane.request_size(body)
         max_bytes = lane.room(settings.max_bytes)
         if size > max_bytes:
@@ -148,7 +157,7 @@ class Queues:
         max_requests = min(lane.max_requests, settings.max_requests or lane.max_requests)
         queue = _Queue(lane, group, min(max_requests, part.size) if part else max_requests, max_bytes)
         queue.search = part.search if part else None
-        wait = settings.max_wait.total_seconds() if settings.max_wait is not None else _PART_WAIT if part else None
+        wait = settings.max_wait.total_seconds() if settings.max_wait is not None else _AGAIN_WAIT if key[2] else None
         if wait is not None:
             queue.timer = self.tasks.start(self._submit_after(key, queue, wait))
         return queue

@@ -1,4 +1,4 @@
-"""Runs a coroutine to its end from code without an event loop, as the `_sync` functions do."""
+"""Runs a coroutine to its end from code without an event loop, as the `_sync` functions do, and finds a running one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ from typing import Any, TypeVar
 from pydantic_ai.exceptions import UserError
 
 T = TypeVar('T')
+
+
+def running_loop(what: str) -> asyncio.AbstractEventLoop:
+    """The running event loop of asyncio, which `what` needs.
+
+    Raises:
+        UserError: There is none, as under Trio.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UserError(
+            f'{what} needs the event loop of asyncio, and none is running here. Trio is not supported: use '
+            '`asyncio.run`.'
+        ) from None
 
 
 def run_sync(work: Coroutine[Any, Any, T], *, instead: str) -> T:

@@ -36,9 +36,8 @@ async def by_list(clock: ManualClock, model: Model, rows: list[str] = ROWS, **se
 
 
 async def by_agents(clock: ManualClock, model: Model, rows: list[str] = ROWS, **settings: Any) -> list[Any]:
-    settings = {'max_requests': len(rows), 'max_wait': timedelta(seconds=30), **settings}
+    settings = {'max_requests': len(rows), 'max_wait': None, **settings}
     agent = Agent(model, capabilities=[BatchModelRequests(clock=clock, **settings)])
-    # The first request of an SDK client may wait for a thread, which a clock by hand overtakes.
     outcomes = await clock.run(asyncio.gather(*[agent.run(row) for row in rows], return_exceptions=True))
     return [outcome if isinstance(outcome, BaseException) else outcome.output for outcome in outcomes]
 
