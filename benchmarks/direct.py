@@ -122,7 +122,7 @@ def _timers(case: str, model: OpenAIResponsesModel) -> Timers:
 
 
 def _watch_ours(timers: Timers) -> None:
-    from pydantic_ai_batch import chunks, direct, job
+    from pydantic_ai_batch import chunks, direct, lifecycle
     from pydantic_ai_batch.codec import NativeCodec
     from pydantic_ai_batch.lanes import openai
     from pydantic_ai_batch.lanes.base import Payload
@@ -131,12 +131,12 @@ def _watch_ours(timers: Timers) -> None:
     timers.watch('preparing messages', chunks, '_prepared')
     timers.watch('around batch_encode', NativeCodec, 'encode')
     timers.watch('framing into the payload', Payload, 'add')
-    timers.watch('upload and create', job, 'submit')
+    timers.watch('upload and create', lifecycle, 'submit')
     timers.watch('checks', openai.OpenAILane, 'status')
     timers.watch('parsing result lines', openai, 'parse_object')
     timers.watch('reading results off them', openai, '_read_line')
     timers.watch('around batch_decode', NativeCodec, 'decode')
-    timers.watch('download, and the rest of reading', job.BatchWatch, '_read')
+    timers.watch('download, and the rest of reading', lifecycle.BatchWatch, '_read')
 
 
 def _watch_built_in(timers: Timers, model: OpenAIResponsesModel) -> None:

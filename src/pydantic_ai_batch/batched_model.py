@@ -27,9 +27,9 @@ from .clock import utc
 from .compat import Ticket
 from .exceptions import ResultsGone, batch_of, with_batch
 from .flights import FlightKey
-from .job import sent_again
 from .lanes import lane_for
 from .lanes.base import NotRun, line_number
+from .lifecycle import sent_again
 from .policy import CheckHistory, Search, poll_delay
 from .pool import Pool
 from .pool_state import Submitted, flight_key

@@ -19,8 +19,7 @@ from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests, infer_model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
-from . import compat
-from . import job as lifecycle
+from . import compat, lifecycle
 from .batch_job import BatchJob, JobBatch, Refused
 from .chunks import Chunk, Row, as_model_error, check_requests, fill, listed
 from .clock import SYSTEM_CLOCK, Clock, sleep_until_due, utc

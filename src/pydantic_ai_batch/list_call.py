@@ -11,7 +11,7 @@ from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
-from . import job
+from . import lifecycle
 from .backpressure import Gate, Gates, TooMuchAtOnce
 from .chunks import Chunk, Row, as_model_error, fill, listed
 from .clock import Clock
@@ -98,8 +98,8 @@ class ListCall:
         try:
             with chunk.payload as payload:
                 batch = await gate.submit(
-                    lambda: job.submit_owned(self.lane, payload, self.clock),
-                    discard=lambda: job.discard(self.lane, payload),
+                    lambda: lifecycle.submit_owned(self.lane, payload, self.clock),
+                    discard=lambda: lifecycle.discard(self.lane, payload),
                     count=len(rows),
                     since=since,
                 )
@@ -129,7 +129,7 @@ class ListCall:
             if await self._settle(row, result, batch):
                 again.append(row)
 
-        watch = job.BatchWatch(
+        watch = lifecycle.BatchWatch(
             self.lane,
             batch,
             self.settings,
@@ -144,16 +144,18 @@ class ListCall:
             self._report('failed', len(open_rows), batch)
             self._fail(open_rows.values(), error)
         except BaseException:
-            await job.give_up(self.lane, watch.batch)
+            await lifecycle.give_up(self.lane, watch.batch)
             raise
         else:
             self._read.append(batch.id)
             await self._settle_missing(chunk, open_rows, watch, gate)
-            await job.clean_up(self.lane, batch, watch.batch)
+            await lifecycle.clean_up(self.lane, batch, watch.batch)
         if again:
             await self._send(again)
 
-    async def _settle_missing(self, chunk: Chunk, open_rows: dict[str, Row], watch: job.BatchWatch, gate: Gate) -> None:
+    async def _settle_missing(
+        self, chunk: Chunk, open_rows: dict[str, Row], watch: lifecycle.BatchWatch, gate: Gate
+    ) -> None:
         """Settle the rows that a batch ended without a result for."""
         missing = {wire_id: watch.missing(wire_id) for wire_id in open_rows}
         causes = {result.cause for result in missing.values() if isinstance(result, NotRun)}
@@ -205,7 +207,7 @@ class ListCall:
             response = self._outcomes[row.place] = await self.lane.outcome(result, self.requests[row.place])
         except Exception as failure:
             error = as_model_error(self.lane.model, failure)
-            if job.sent_again(result, error) and row.resubmissions < self.settings.max_resubmissions:
+            if lifecycle.sent_again(result, error) and row.resubmissions < self.settings.max_resubmissions:
                 row.resubmissions += 1
                 self._report('resubmitted', batch=batch)
                 return True

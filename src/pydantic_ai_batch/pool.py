@@ -10,7 +10,7 @@ import asyncio
 import threading
 import weakref
 
-from . import job
+from . import lifecycle
 from .backpressure import Gates
 from .clock import SYSTEM_CLOCK, Clock
 from .events import Listener, Reporter
@@ -72,7 +72,7 @@ class Pool(PoolState):
         if (batch := self.give_up(lane, key, custom_id)) is not None:
             # Entered, as the run that gives up may have left the model, and its client closed, by now.
             async with lane.model:
-                await job.cancel(lane, batch)
+                await lifecycle.cancel(lane, batch)
 
 
 class LoopPool:

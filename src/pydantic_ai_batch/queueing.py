@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch
 
-from . import job, tracing
+from . import lifecycle, tracing
 from .backpressure import Gates, TooMuchAtOnce
 from .clock import sleep_until_due
 from .exceptions import RequestNotSendable, copy_of
@@ -218,14 +218,14 @@ class Queues:
                 wire_ids[:] = [payload.add(item.body) for item in items]
             async with lane.model:
                 with tracing.submission(lane.model, [item.requester for item in items]) as span:
-                    batch = await job.submit(lane, payload, self.state.clock)
+                    batch = await lifecycle.submit(lane, payload, self.state.clock)
                     span.answered(batch)
             return batch
 
         async def discard() -> None:
             with tracing.under(span.trace_context):
                 async with lane.model:
-                    await job.discard(lane, payload)
+                    await lifecycle.discard(lane, payload)
             payload.close()
 
         gate = self.gates.of(lane, queue.group)
@@ -271,7 +271,7 @@ class Queues:
     async def _cancel(self, lane: Lane, batch: Batch, trace_context: tracing.TraceContext | None) -> None:
         with suppress(ModelAPIError), tracing.under(trace_context):
             async with lane.model:
-                await job.cancel(lane, batch)
+                await lifecycle.cancel(lane, batch)
 
     def close(self) -> None:
         """Fail what is queued. What is being submitted fails when its task is cancelled."""

@@ -15,7 +15,7 @@ from datetime import datetime
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch, BatchResult
 
-from . import job, tracing
+from . import lifecycle, tracing
 from .backpressure import Gates
 from .clock import sleep_until_due, utc
 from .exceptions import copy_of
@@ -103,7 +103,7 @@ class _Wait:
 class _Look:
     """One check that several requests share, and the results it read."""
 
-    watch: job.BatchWatch
+    watch: lifecycle.BatchWatch
     task: asyncio.Task[bool]
     results: dict[str, BatchResult]
 
@@ -217,7 +217,7 @@ class Waits:
         if self._waits.get(key) is wait:
             del self._waits[key]
 
-    async def _until_read(self, watch: job.BatchWatch, wait: _Wait) -> None:
+    async def _until_read(self, watch: lifecycle.BatchWatch, wait: _Wait) -> None:
         done = False
         while not done:
             if watch.batch.status != 'ended' or watch.history.polls:
@@ -240,7 +240,7 @@ class Waits:
         batch: Batch,
         history: CheckHistory,
         deliver: Callable[[BatchResult], Awaitable[None]],
-    ) -> job.BatchWatch:
+    ) -> lifecycle.BatchWatch:
         def checked(batch: Batch) -> None:
             now = utc(self.state.clock)
             self.state.flights.checked(key, batch, now)
@@ -252,12 +252,14 @@ class Waits:
         def failed(error: ModelAPIError) -> None:
             tracing.current().failed(error)
 
-        return job.BatchWatch(lane, batch, self.state.settings, self.state.clock, deliver, checked, failed, history)
+        return lifecycle.BatchWatch(
+            lane, batch, self.state.settings, self.state.clock, deliver, checked, failed, history
+        )
 
-    async def _finish(self, lane: Lane, key: FlightKey, watch: job.BatchWatch) -> None:
+    async def _finish(self, lane: Lane, key: FlightKey, watch: lifecycle.BatchWatch) -> None:
         """Note that all results of a batch were read, and delete the input that this process uploaded for it."""
         if (created := self.state.flights.ended(key, watch.batch)) is not None:
-            await job.clean_up(lane, created, watch.batch)
+            await lifecycle.clean_up(lane, created, watch.batch)
 
     async def look(
         self, lane: Lane, key: FlightKey, submitted: Submitted, *, checked_at: datetime | None, history: CheckHistory

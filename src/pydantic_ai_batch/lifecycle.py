@@ -56,7 +56,7 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
     """Create a batch of `payload`, and pay for it once.
 
     What was uploaded for it is deleted if the provider refuses the batch, but kept if only its queue is full, which is
-    for the caller to try again or [`discard`][pydantic_ai_batch.job.discard].
+    for the caller to try again or [`discard`][pydantic_ai_batch.lifecycle.discard].
 
     The create is sent once. If it never reached the provider, it is sent again after a moment. If its reply was lost,
     the batch is looked for by its tag; only when the provider's listing shows that there is none is it sent again, and
