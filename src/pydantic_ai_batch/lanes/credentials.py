@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 from pydantic_ai.exceptions import UserError
@@ -32,8 +32,15 @@ _GOOGLES_VERSION = 'v1beta'
 """The version of the Gemini API that its SDK asks for by itself."""
 
 
+@dataclass
 class ClientLane(Lane):
     """A lane whose calls are made with the SDK client of the model."""
+
+    _seen: tuple[object, str | None] = field(default=(None, None), init=False, repr=False, compare=False)
+    """The client that was looked at last, and the digest of what else its calls carry."""
+
+    _groups: dict[str, str] = field(default_factory=dict[str, str], init=False, repr=False, compare=False)
+    """The framework's group keys with that digest in them."""
 
     made_per_call: ClassVar[Mapping[str, str]] = {}
     """What a client of the SDK holds if it makes its credential for each call, and what it does then."""
@@ -44,10 +51,9 @@ class ClientLane(Lane):
         Raises:
             UserError: The client's credential can change from call to call, or cannot be seen.
         """
-        self._refuse_hidden_credential()
+        digest = self._additions()
         encoded = await super().encode(request)
-        group = _with_additions(encoded.group, self._users_client)
-        return encoded if group is encoded.group else replace(encoded, group=group)
+        return encoded if digest is None else replace(encoded, group=self._with(digest, encoded.group))
 
     async def identity(self) -> str:
         """The group of this model's requests: a digest of its endpoint and credential, and what else they share.
@@ -55,8 +61,29 @@ class ClientLane(Lane):
         Raises:
             UserError: The client's credential can change from call to call, or cannot be seen.
         """
-        self._refuse_hidden_credential()
-        return _with_additions(await super().identity(), self._users_client)
+        digest = self._additions()
+        group = await super().identity()
+        return group if digest is None else self._with(digest, group)
+
+    def _additions(self) -> str | None:
+        """A digest of what the client's calls carry and the framework does not see; `None` if that is nothing.
+
+        It is made once for a client, as a lane lives no longer than a call, and a list may have many requests.
+        """
+        client, digest = self._seen
+        if client is not self._users_client or client is None:
+            client = self._users_client
+            self._refuse_hidden_credential()
+            additions = _additions(client)
+            digest = hashlib.sha256(json.dumps(sorted(additions)).encode()).hexdigest() if additions else None
+            self._seen = client, digest
+            self._groups.clear()
+        return digest
+
+    def _with(self, digest: str, group: str) -> str:
+        if (known := self._groups.get(group)) is None:
+            known = self._groups[group] = compat.with_credential(group, digest)
+        return known
 
     @property
     def _users_client(self) -> Any:
@@ -81,15 +108,6 @@ class ClientLane(Lane):
                 'call, and a batch is made and read under one credential. Give the client an API key that stays the '
                 'same.'
             )
-
-
-def _with_additions(group: str, client: Any) -> str:
-    """The group key with what else the client's calls carry; the same one if that is nothing."""
-    additions = _additions(client)
-    if not additions:
-        return group
-    digest = hashlib.sha256(json.dumps(sorted(additions)).encode()).hexdigest()
-    return compat.with_credential(group, digest)
 
 
 def _additions(client: Any) -> list[tuple[str, str]]:

@@ -419,7 +419,7 @@ def _read_line(line: bytes) -> BatchResult | Stray:
     """What a line of an output or error file says of its request."""
     # A line as OpenAI writes it is cut open and its body left as it is: decoding the answer parses that anyway.
     if line.endswith(_SUCCESS_ENDS) and (head := _SUCCESS.match(line)):
-        end = next(len(end) - 1 for end in _SUCCESS_ENDS if line.endswith(end))
+        end = len(_SUCCESS_ENDS[0 if line.endswith(_SUCCESS_ENDS[0]) else 1]) - 1
         try:
             return BatchResult(custom_id=head[1].decode(), status='succeeded', body=line[head.end() : -end].decode())
         except UnicodeDecodeError:
