@@ -38,13 +38,13 @@ typecheck: $(STAMP) ## Check the types: src strictly
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 .venv/bin/python -m pyright $(ARGS)
 
 test: $(STAMP) ## Run the tests
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n auto $(ARGS)
 
 # The oldest pydantic-ai that pyproject.toml declares, beside the pinned versions of everything else.
 LOWEST := $(shell sed -n 's/.*pydantic-ai-slim\[.*\]>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 test-lowest: .venv-lowest/.installed ## Run the tests on the oldest pydantic-ai that is supported
-	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(ARGS)
+	.venv-lowest/bin/python -m pytest -n auto -p no:cacheprovider $(ARGS)
 
 .venv-lowest/.installed: $(STAMP) Makefile
 	@echo 'Setting up .venv-lowest with pydantic-ai $(LOWEST)'
