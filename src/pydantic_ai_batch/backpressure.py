@@ -51,6 +51,7 @@ class Gate:
         self._retry_after = 0.0
         self._turn = asyncio.Lock()
         self._waiting = 0
+        self._told_late = False
         self._room = asyncio.Event()
 
     @property
@@ -80,10 +81,16 @@ class Gate:
 
     def sent_back(self, error: ModelAPIError | None = None, *, batch_id: str | None = None) -> None:
         """Record that the queue had no room, which providers may say long after they made the batch."""
+        self._told_late = batch_id is not None
         if batch_id is not None:
             if batch_id in self._sent_back:
                 return
             self._sent_back.add(batch_id)
+            _log.warning(
+                'The queue of %s had no room for batch %s: its requests are sent again when there is some.',
+                self._lane.info.title,
+                batch_id,
+            )
             self._running.discard(batch_id)
         self._full = True
         self._refusals += 1
@@ -96,7 +103,7 @@ class Gate:
         *,
         discard: Callable[[], Awaitable[None]],
         count: int,
-        since: float,
+        since: float | None,
     ) -> Batch:
         """Create a batch when there is room for it.
 
@@ -104,22 +111,27 @@ class Gate:
             create: Makes the create call, again if need be.
             discard: Called if it comes to nothing after all, to delete what was uploaded for it.
             count: How many requests the batch has.
-            since: When the first of its requests was held back, or now.
+            since: When the first of its requests was held back, by the clock; `None` if none was.
 
         Raises:
             TooMuchAtOnce: There is none for so much, and part of it may fit.
             ModelAPIError: The provider refused it, or had no room for as long as a batch may take.
         """
-        attempt = _Attempt(create, count, since)
+        # No history's word for it, which may lie in the future, can hold it any longer.
+        attempt = _Attempt(create, count, min(since or self._clock.now(), self._clock.now()))
         self._waiting += 1
         try:
             if not self._full and (batch := await self._try(attempt)) is not None:
                 return batch
             async with self._turn:
                 while True:
-                    if self._full and self._clock.now() - since <= self.window:
-                        await self._until_room()
-                    if (batch := await self._try(attempt)) is not None:
+                    left = attempt.since + self.window - self._clock.now()
+                    if self._full and left > 0:
+                        await self._until_room(left)
+                    if (batch := await self._try(attempt, waited=True)) is not None:
+                        if not self._told_late:
+                            # It was said at once that there is room, so that the next one may ask at once.
+                            self._full, self._refusals = False, 0
                         return batch
         finally:
             self._waiting -= 1
@@ -128,7 +140,7 @@ class Gate:
             if attempt.refused:
                 await discard()
 
-    async def _try(self, attempt: _Attempt) -> Batch | None:
+    async def _try(self, attempt: _Attempt, *, waited: bool = False) -> Batch | None:
         # Whatever else it comes to, what was uploaded may be in use.
         attempt.refused = False
         try:
@@ -138,11 +150,15 @@ class Gate:
             if lacking is None:
                 raise
             attempt.refused = True
-            self.sent_back(error)
-            if self._clock.now() - attempt.since > self.window:
+            if waited or not self._full:
+                # Of those that asked at the same time, one counts.
+                self.sent_back(error)
+            if self._clock.now() - attempt.since >= self.window:
+                error.add_note(f'The queue of {self._lane.info.title} had no room for it for a day.')
                 raise
             count = attempt.count
-            if lacking == 'tokens' and count > 1 and self.empty:
+            if lacking == 'tokens' and count > 1 and self.empty and waited:
+                # Whatever else may have been in the queue, a wait has not helped.
                 raise TooMuchAtOnce from error
             _log.warning(
                 'The queue of %s has no room for a batch of %d requests now, which waits for it: %s',
@@ -152,9 +168,9 @@ class Gate:
             )
             return None
 
-    async def _until_room(self) -> None:
+    async def _until_room(self, at_most: float) -> None:
         """Wait until a batch of the group has ended, or until it is time to ask again."""
-        delay = max(poll_delay(max(0, self._refusals - 1), *FULL_INTERVALS), self._retry_after)
+        delay = min(max(poll_delay(max(0, self._refusals - 1), *FULL_INTERVALS), self._retry_after), at_most)
         waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._room.wait()),
             asyncio.ensure_future(sleep_until_due(self._clock, delay)),

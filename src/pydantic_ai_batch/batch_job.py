@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self, cast
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
+from pydantic_ai.exceptions import (
+    ModelAPIError,
+    ModelConnectionError,
+    ModelHTTPError,
+    ModelTimeoutError,
+    UserError,
+)
 from pydantic_ai.models.batch import Batch
 from pydantic_core import from_json, to_json
 
-from . import exceptions
-from .compat import counts_of
+from .compat import aware, counts_of
+from .exceptions import CreateUnsettled, RequestNotSendable
 from .lanes.errors import http_error
 from .policy import CheckHistory
 from .statuses import TERMINAL, JobStatus, combined
@@ -124,8 +131,7 @@ class Refused:
         """The error, in the class that it was raised in where that is one of the framework's or ours."""
         if self.status_code is not None:
             return http_error(self.model_name, self.status_code, self.body)
-        error_class = getattr(exceptions, self.kind, ModelAPIError)
-        return cast('ModelAPIError', error_class(self.model_name, self.message))
+        return _REFUSALS.get(self.kind, ModelAPIError)(self.model_name, self.message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +167,8 @@ class BatchJob:
     @property
     def status(self) -> JobStatus:
         """Where the job is: not over while any batch is not, and then how its batches ended."""
+        if not self.batches and not self.refused:
+            return 'ended'
         return combined(batch.status for batch in self.batches)
 
     @property
@@ -196,7 +204,8 @@ class BatchJob:
 
     def to_json(self) -> str:
         """The job as JSON, which [`from_json`][pydantic_ai_batch.BatchJob.from_json] reads."""
-        return _JOBS.dump_json(self).decode()
+        # What a provider says may hold half a character, which only this writer takes.
+        return json.dumps(_JOBS.dump_python(self, mode='json'))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> BatchJob:
@@ -206,20 +215,44 @@ class BatchJob:
             UserError: It is none, or a later version of this package wrote it.
         """
         try:
-            data = from_json(text)
-        except ValueError as error:
-            raise UserError(f'This is no `BatchJob`: {error}') from error
+            data = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(f'This is no `BatchJob`: {error}. {_PASS}') from error
         version = cast('dict[str, Any]', data).get('version') if isinstance(data, dict) else None
-        if isinstance(version, int) and version > VERSION:
+        if isinstance(version, float | int) and version > VERSION:
             raise UserError(
                 f'A later version of `pydantic-ai-batch` wrote this job (format {version}, this one reads up to '
                 f'{VERSION}): upgrade the package to collect it.'
             )
         try:
-            return _JOBS.validate_python(data)
+            return _aware(_JOBS.validate_python(data))
         except ValidationError as error:
-            raise UserError(f'This is no `BatchJob`: {error}') from error
+            first = error.errors(include_url=False)[0]
+            place = '.'.join(map(str, first['loc']))
+            raise UserError(f'This is no `BatchJob`: {place}: {first["msg"]}. {_PASS}') from error
 
+
+_REFUSALS: dict[str, Callable[[str, str], ModelAPIError]] = {
+    error_class.__name__: error_class
+    for error_class in (RequestNotSendable, CreateUnsettled, ModelConnectionError, ModelTimeoutError)
+}
+"""The errors that a record of one may name: it is the caller's data."""
+
+
+def _aware(job: BatchJob) -> BatchJob:
+    """The job with its times in a zone, whatever was made of it meanwhile."""
+    batches = (
+        replace(
+            part,
+            batch=replace(part.batch, created_at=aware(part.batch.created_at)),
+            checked_at=aware(part.checked_at) if part.checked_at else None,
+        )
+        for part in job.batches
+    )
+    return replace(job, created_at=aware(job.created_at), batches=tuple(batches))
+
+
+_PASS = 'Pass what `to_json()` returned.'
 
 _JOBS: TypeAdapter[BatchJob] = TypeAdapter(BatchJob)
 

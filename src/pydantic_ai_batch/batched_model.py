@@ -276,11 +276,11 @@ class BatchedModel(WrapperModel):
         held_since: datetime | None = None
         if result.cause == 'full_queue':
             now, gate = utc(self.pool.clock), self.pool.here().gates.of(self.lane, ticket.batch.group)
-            held_since = ticket.held_since or now
+            held_since = min(ticket.held_since or now, now)
             if (now - held_since).total_seconds() > gate.window:
                 return None
             gate.sent_back(batch_id=ticket.batch.id)
-            if gate.empty:
+            if gate.empty and ticket.held_since is not None:
                 part = _half(ticket, None)
         elif result.cause == 'invalid' and self.pool.settings.max_resubmissions:
             search = self.pool.searches.of(key)
@@ -289,7 +289,8 @@ class BatchedModel(WrapperModel):
             part = _half(ticket, search)
         else:
             return None
-        self.pool.report('resubmitted', self.lane, batch=ticket.batch)
+        kind = 'held' if result.cause == 'full_queue' else 'resubmitted'
+        self.pool.report(kind, self.lane, batch=ticket.batch)
         return await self._resubmit(
             request, pending, ticket, resubmissions=ticket.resubmissions, part=part, held_since=held_since
         )

@@ -12,7 +12,7 @@ from .chunks import check_requests
 from .clock import SYSTEM_CLOCK, Clock
 from .lanes import lane_for
 from .list_call import ListCall, Outcome
-from .progress import Progress, listener_of
+from .progress import Progress, TerminalProgress, listener_of
 from .settings import (
     DEFAULT_MAX_POLL_INTERVAL,
     DEFAULT_MAX_RESUBMISSIONS,
@@ -74,11 +74,17 @@ async def model_request_batch(
     check_allow_model_requests()
     lane = lane_for(infer_model(model))
     check_requests(lane.model, requests)
-    call = ListCall(lane, settings, clock, requests, listener_of(progress))
-    async with lane.model:
-        # What is wrong with the client, such as a credential that may change from call to call, shows here.
-        await lane.identity()
-        await call.run()
+    listener = listener_of(progress)
+    call = ListCall(lane, settings, clock, requests, listener)
+    try:
+        async with lane.model:
+            # What is wrong with the client, such as a credential that may change from call to call, shows here.
+            await lane.identity()
+            await call.run()
+    finally:
+        # A call that was given up leaves requests that never come back.
+        if isinstance(listener, TerminalProgress):
+            listener.stop()
     return call.outcomes
 
 

@@ -16,7 +16,7 @@ from pydantic_ai.models.batch import Batch
 _log = logging.getLogger('pydantic_ai_batch')
 
 EventKind = Literal[
-    'queued', 'withdrawn', 'submitted', 'refused', 'checked', 'answered', 'failed', 'resubmitted', 'left'
+    'queued', 'withdrawn', 'submitted', 'refused', 'checked', 'answered', 'failed', 'resubmitted', 'held', 'left'
 ]
 
 
@@ -29,7 +29,8 @@ class BatchEvent:
 
     `queued`, `withdrawn`: requests came into a queue, or left it again. `submitted`, `refused`: a batch of them was
     created, or could not be. `checked`: the provider told a batch's status. `answered`, `failed`: requests got their
-    response, or an error that stands. `resubmitted`: requests failed in a passing way and are queued again. `left`:
+    response, or an error that stands. `resubmitted`: requests failed in a passing way and are queued again. `held`: the
+    provider's queue had no room for their batch, and they are queued again until it has. `left`:
     nobody here waits for them any more, as their run ended with a pending response, was cancelled, or was let go.
     """
 
@@ -80,12 +81,13 @@ class BatchTally:
     answered: int = 0
     failed: int = 0
     resubmitted: int = 0
+    held: int = 0
     left: int = 0
 
     @property
     def back(self) -> int:
         """How many of its requests have come back."""
-        return self.answered + self.failed + self.resubmitted
+        return self.answered + self.failed + self.resubmitted + self.held
 
     @property
     def done(self) -> bool:
@@ -106,6 +108,7 @@ class Tally:
     answered: int = 0
     failed: int = 0
     resubmitted: int = 0
+    held: int = 0
     left: int = 0
 
     cost: Decimal = Decimal()
@@ -139,7 +142,7 @@ class Tally:
             case 'checked':
                 if batch is not None and event.batch is not None:
                     batch.batch = event.batch
-            case 'answered' | 'failed' | 'resubmitted' | 'left' as outcome:
+            case 'answered' | 'failed' | 'resubmitted' | 'held' | 'left' as outcome:
                 for counts in (self, batch):
                     if counts is not None:
                         setattr(counts, outcome, getattr(counts, outcome) + event.count)

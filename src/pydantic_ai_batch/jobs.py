@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal, overload
 
-from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
 from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests, infer_model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
@@ -23,11 +23,11 @@ from . import compat, lifecycle
 from .batch_job import BatchJob, JobBatch, Refused
 from .chunks import Chunk, Row, as_model_error, check_requests, fill, listed
 from .clock import SYSTEM_CLOCK, Clock, sleep_until_due, utc
-from .exceptions import BatchNotCancellable, BatchNotReady, copy_of, with_batch
+from .exceptions import BatchNotCancellable, BatchNotReady, ResultsGone, copy_of, with_batch
 from .lanes import Lane, lane_for
 from .lanes.base import NotRun, new_tag
 from .list_call import Outcome
-from .policy import full_queue, poll_delay
+from .policy import full_queue, overdue, poll_delay
 from .settings import DEFAULT_MAX_POLL_INTERVAL, DEFAULT_POLL_INTERVAL, BatchSettings
 from .sync import running_loop
 
@@ -124,11 +124,15 @@ async def _create(lane: Lane, chunk: Chunk, clock: Clock) -> Batch:
 
 async def _withdraw(lane: Lane, tasks: Sequence[asyncio.Task[Batch]]) -> None:
     """Cancel the batches of a submission that is broken off, as nobody will ever know of them."""
-    for task in tasks:
+
+    async def withdraw(task: asyncio.Task[Batch]) -> None:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    made = [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
-    await asyncio.gather(*(lifecycle.give_up(lane, batch) for batch in made))
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is None:
+            await lifecycle.give_up(lane, task.result())
+
+    # Each for itself: one that is made must not run on while the reply to another is looked for.
+    await asyncio.gather(*(withdraw(task) for task in tasks))
 
 
 async def check_batch(
@@ -172,25 +176,29 @@ async def wait_batch(
         clock: What time is read from and slept on.
 
     Raises:
-        BatchNotReady: The time was up. The error carries the job as it was last read; nothing is cancelled.
+        BatchNotReady: The time was up, or no batch that is left has ended a quarter past its window. The error carries
+            the job as it was last read; nothing is cancelled.
         UserError: The model cannot look at the job, or an interval is out of range.
         ModelAPIError: A batch could not be checked.
     """
     BatchSettings(poll_interval=poll_interval, max_poll_interval=max_poll_interval)
-    if timeout is not None and timeout < timedelta(0):
-        raise UserError('`timeout` must not be negative.')
-    deadline = None if timeout is None else clock.now() + timeout.total_seconds()
+    if timeout is not None and not (isinstance(timeout, timedelta) and timeout >= timedelta(0)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f'`timeout` must be a `timedelta` that is not negative, not {timeout!r}.')
+    deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
     async with _lane_of(job, model) as lane:
         for polls in range(2**31):
             job = await _checked(lane, job, clock)
             if job.done:
                 break
+            stuck = [batch for batch in job.batches if not batch.done]
+            if all(overdue(batch.batch.created_at, lane.window, utc(clock)) for batch in stuck):
+                raise BatchNotReady(lane.model.model_name, _still(job, 'long after its window'), job)
             asked = max((batch.retry_after for batch in job.batches), default=0.0)
             delay = max(poll_delay(polls, poll_interval, max_poll_interval), asked)
             if deadline is not None:
-                if clock.now() >= deadline:
+                if clock.monotonic() >= deadline:
                     raise BatchNotReady(lane.model.model_name, _still(job, 'and the time to wait for it is up'), job)
-                delay = min(delay, deadline - clock.now())
+                delay = min(delay, deadline - clock.monotonic())
             await sleep_until_due(clock, delay)
     return job
 
@@ -241,14 +249,21 @@ async def collect_batch(
     Raises:
         BatchNotReady: A batch is not over, and `partial` is not set. The error carries the job as it is now.
         UserError: The requests are not the job's, or the model cannot look at it.
+        ModelAPIError: A batch could not be checked, and `partial` is not set.
     """
+    _check_job(job)
     by_id = {request.custom_id: request for request in requests}
     _check_same(job, requests)
     outcomes: dict[str, Outcome] = {}
     async with _lane_of(job, model) as lane:
-        read = await asyncio.gather(*(_read(lane, batch, by_id, outcomes, clock) for batch in job.batches))
-    job = replace(job, batches=tuple(read))
-    if not partial and not job.done:
+        reads = (_read(lane, batch, by_id, outcomes, clock, partial=partial) for batch in job.batches)
+        read = await asyncio.gather(*reads, return_exceptions=True)
+    for batch in read:
+        if isinstance(batch, BaseException):
+            raise batch
+    settled = [part for part in read if not isinstance(part, BaseException)]
+    job = replace(job, batches=tuple(batch for batch, _ in settled))
+    if not partial and not all(over for _, over in settled):
         raise BatchNotReady(lane.model.model_name, _still(job, 'so not all answers are there'), job)
     for refused in job.refused:
         outcomes.update((request_id, refused.error()) for request_id in refused.request_ids)
@@ -275,22 +290,20 @@ async def cancel_batch(
     async with _lane_of(job, model) as lane:
         if not lane.info.cancellable:
             raise BatchNotCancellable(lane.model.model_name, f'{lane.info.title} cannot cancel a batch.', job)
-        asked = False
-        failure: ModelAPIError | None = None
-        for batch in job.batches:
-            if batch.done:
-                continue
+        failures: dict[str, ModelAPIError] = {}
+        unended = [batch for batch in job.batches if not batch.done]
+        for batch in unended:
             try:
                 await lane.cancel(batch.batch)
             except ModelAPIError as error:
-                # A batch that is over by now is refused with a 4xx, which the check makes plain.
-                failure = failure or error
-            else:
-                asked = True
+                # A batch that is over by now is refused with a 4xx, and a reply may be lost: the check makes it plain.
+                failures[batch.batch.id] = error
         job = await _checked(lane, job, clock)
-        if failure is not None and not job.done:
-            raise failure
-        if not asked:
+        for batch in job.batches:
+            if batch.batch.id in failures and not batch.done and batch.status != 'canceling':
+                raise with_batch(failures[batch.batch.id], batch.batch)
+        stopping = {batch.batch.id for batch in job.batches if batch.status in ('canceling', 'canceled')}
+        if not any(batch.batch.id not in failures or batch.batch.id in stopping for batch in unended):
             raise BatchNotCancellable(
                 lane.model.model_name, f'Job {job.id!r} is over ({job.status}), so there is nothing to cancel.', job
             )
@@ -308,6 +321,7 @@ async def _lane_of(job: BatchJob, model: Model | KnownModelName | str | None) ->
         UserError: It is another model's job, or at another endpoint.
     """
     running_loop('A batch job')
+    _check_job(job)
     check_allow_model_requests()
     lane = lane_for(infer_model(model or job.model))
     async with lane.model:
@@ -318,9 +332,9 @@ async def _lane_of(job: BatchJob, model: Model | KnownModelName | str | None) ->
         )
         if not same:
             raise UserError(
-                f'Job {job.id!r} was submitted with {job.model!r} on lane {job.lane!r}, at another endpoint or with '
-                f'another model than {lane.model.model_id!r} has here: pass `model=` with the model and client that '
-                'it was submitted with.'
+                f'Job {job.id!r} was submitted with {job.model!r}, and {lane.model_reference!r}, as it is here, cannot '
+                'look at it: it is another model, or has another base URL. Pass `model=` with the model and client '
+                'that it was submitted with.'
             )
         yield lane
 
@@ -361,11 +375,21 @@ def _seen(lane: Lane, known: JobBatch, batch: Batch, clock: Clock) -> JobBatch:
 
 
 async def _read(
-    lane: Lane, known: JobBatch, requests: dict[str, BatchRequest], outcomes: dict[str, Outcome], clock: Clock
-) -> JobBatch:
+    lane: Lane,
+    known: JobBatch,
+    requests: dict[str, BatchRequest],
+    outcomes: dict[str, Outcome],
+    clock: Clock,
+    *,
+    partial: bool,
+) -> tuple[JobBatch, bool]:
     """Check a batch once and, if it is over, read its results into `outcomes`.
 
-    What fails for good gives its requests that error.
+    Results that cannot be read for good, or a batch that is gone, give its requests that error. What only says that the
+    batch could not be checked is raised, as it may well have answers: an error for a row must not invite to pay again.
+
+    Returns:
+        The batch as it is now, and whether each of its requests has its outcome.
     """
     open_requests = {wire_id: requests[request_id] for wire_id, request_id in known.requests}
     names = dict(known.requests)
@@ -379,27 +403,45 @@ async def _read(
     async def deliver(result: BatchResult) -> None:
         await settle(result, open_requests.pop(result.custom_id))
 
-    watch = lifecycle.BatchWatch(
-        lane, known.batch, BatchSettings(), clock, deliver, history=known.history, is_known=names.__contains__
-    )
+    watch = lifecycle.BatchWatch(lane, known.batch, BatchSettings(), clock, deliver, is_known=names.__contains__)
     try:
         while not await watch.look():
             faults = watch.history.failed or watch.history.not_found
             if watch.batch.status != 'ended' and not faults:
-                return _seen(lane, known, watch.batch, clock)
+                return _seen(lane, known, watch.batch, clock), False
             await sleep_until_due(clock, watch.delay)
     except Exception as error:
         failure = as_model_error(lane.model, error)
+        gone = isinstance(error, ModelHTTPError) and error.status_code == 404
+        if watch.batch.status != 'ended' and not gone:
+            late = overdue(known.batch.created_at, lane.window, utc(clock))
+            if partial or (late and not isinstance(error, ModelHTTPError | ModelConnectionError)):
+                _log.warning('Batch %s is not collected: %s', known.batch.id, error)
+                return (_seen(lane, known, watch.batch, clock) if late else known.checked(watch.history)), False
+            raise with_batch(failure, known.batch) from error
+        if gone:
+            failure = ResultsGone(
+                lane.model.model_name,
+                f'{lane.info.title} no longer has batch {known.batch.id!r} or its results: they are kept for a limited '
+                'time, and only for the project that made them. To run the requests again, submit them again.',
+            )
+            failure.__cause__ = error
         for request in open_requests.values():
             outcomes[request.custom_id] = with_batch(copy_of(failure), known.batch)
-        # Over, as far as this call goes: the answers that there are have been read.
-        return replace(known, status='failed')
+        return (known if gone else _seen(lane, known, watch.batch, clock)), True
     for wire_id, request in open_requests.items():
         result = watch.missing(wire_id)
         if isinstance(result, NotRun) and result.culprit in names:
             result = result.because_of(names[result.culprit])
         await settle(result, request)
-    return _seen(lane, known, watch.batch, clock)
+    return _seen(lane, known, watch.batch, clock), True
+
+
+def _check_job(job: object) -> None:
+    if not isinstance(job, BatchJob):
+        raise UserError(
+            f'A `BatchJob` comes first, and not a `{type(job).__name__}`: load a stored one with `BatchJob.from_json`.'
+        )
 
 
 def _check_same(job: BatchJob, requests: Sequence[BatchRequest]) -> None:
@@ -418,6 +460,6 @@ def _still(job: BatchJob, so: str) -> str:
     """What is not over in a job."""
     unended = [batch for batch in job.batches if not batch.done]
     return (
-        f'Job {job.id!r} is {job.status}, {so}: {len(unended)} of its {len(job.batches)} batches are not over. It goes '
-        'on at the provider and can be collected later.'
+        f'Job {job.id!r} is {job.status}, {so}: {len(unended)} of {len(job.batches)} batches not over. It goes on at '
+        'the provider. Wait for it with `wait_batch`, or collect what there is with `partial=True`.'
     )

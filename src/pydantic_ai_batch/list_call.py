@@ -94,7 +94,7 @@ class ListCall:
         """Take one batch from its creation to its last row's outcome, whatever goes wrong with it."""
         rows = list(chunk.rows.values())
         gate = self._gates.of(self.lane, chunk.payload.group)
-        since = min((row.held_since for row in rows if row.held_since is not None), default=self.clock.now())
+        since = min((row.held_since for row in rows if row.held_since is not None), default=None)
         try:
             with chunk.payload as payload:
                 batch = await gate.submit(
@@ -193,10 +193,12 @@ class ListCall:
     async def _hold(self, rows: Sequence[Row], batch: Batch, gate: Gate) -> None:
         """Send again what was sent back by a full queue, which is no failure and counts as none."""
         gate.sent_back(batch_id=batch.id)
+        # Whatever else may have been in the queue the first time, a wait has not helped.
+        again = all(row.held_since is not None for row in rows)
         for row in rows:
             row.held_since = row.held_since or self.clock.now()
-        self._report('resubmitted', len(rows), batch)
-        if gate.empty and len(rows) > 1:
+        self._report('held', len(rows), batch)
+        if gate.empty and len(rows) > 1 and again:
             await self._send_halves(rows)
         else:
             await self._send(rows)
@@ -209,6 +211,7 @@ class ListCall:
             error = as_model_error(self.lane.model, failure)
             if lifecycle.sent_again(result, error) and row.resubmissions < self.settings.max_resubmissions:
                 row.resubmissions += 1
+                row.held_since = None
                 self._report('resubmitted', batch=batch)
                 return True
             self._outcomes[row.place] = with_batch(error, batch)

@@ -112,7 +112,8 @@ def full_queue(error: ModelAPIError) -> FullQueue | None:
         return 'tokens'
     if error.status_code != 429:
         return None
-    return 'tokens' if 'token' in str(error.body).lower() else 'batches'
+    # A limit of tokens a minute is none of the queue's, and passes by itself.
+    return 'tokens' if 'enqueued' in str(error.body).lower() and not error.retry_after else 'batches'
 
 
 def resubmits(result: BatchResult, error: ModelAPIError) -> bool:

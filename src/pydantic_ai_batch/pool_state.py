@@ -106,6 +106,7 @@ class PoolState:
             answered=tally.answered,
             resubmitted=tally.resubmitted,
             failed=tally.failed,
+            held=tally.held,
             left=tally.left,
             cost=tally.cost,
             unpriced=tally.unpriced,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from pydantic_ai.exceptions import UserError
@@ -95,7 +96,8 @@ class TerminalProgress:
         if tally.resubmitted:
             counts.append(('resubmitted', tally.resubmitted, 'yellow'))
         if tally.cost:
-            counts.append(('cost', f'${tally.cost:.4f}', 'green'))
+            cost = f'${tally.cost:.4f}' if tally.cost >= Decimal('0.0001') else 'under $0.0001'
+            counts.append(('cost', cost, 'green'))
         head = Text('  ').join([Text.assemble(f'{name} ', (str(count), style)) for name, count, style in counts])
         table = Table.grid(padding=(0, 2))
         for batch in self._shown():
@@ -133,7 +135,9 @@ class TerminalProgress:
         elif batch is not None and batch.done and not was_done:
             self.console.print(
                 f'batch {batch.batch.id}: {batch.answered} answered, {batch.failed} failed, '
-                f'{batch.resubmitted} resubmitted' + (f', {batch.left} not waited for' if batch.left else ''),
+                f'{batch.resubmitted} resubmitted'
+                + (f', {batch.held} waiting for room in the queue' if batch.held else '')
+                + (f', {batch.left} not waited for' if batch.left else ''),
                 highlight=False,
                 markup=False,
                 soft_wrap=True,

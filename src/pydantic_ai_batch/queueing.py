@@ -46,8 +46,8 @@ class _Queued:
     body: bytes
     size: int
     placed: asyncio.Future[Submitted]
-    since: float
-    """When a full queue first sent the request back, or when it was queued."""
+    held_since: float | None
+    """When a full queue first sent the request back, by the clock; `None` if none did."""
     queued_at: float
     """When it was queued, by the monotonic clock."""
     requester: tracing.Requester | None
@@ -135,9 +135,7 @@ class Queues:
             queue = self._queues[key] = self._new_queue(key, lane, group, max_bytes, part)
         placed = asyncio.get_running_loop().create_future()
         clock = self.state.clock
-        item = _Queued(
-            body, size, placed, clock.now() if since is None else since, clock.monotonic(), tracing.requester()
-        )
+        item = _Queued(body, size, placed, since, clock.monotonic(), tracing.requester())
         queue.add(item)
         self.state.report('queued', lane)
         if len(queue.items) >= queue.max_requests:
@@ -229,7 +227,7 @@ class Queues:
             payload.close()
 
         gate = self.gates.of(lane, queue.group)
-        since = min((item.since for item in items), default=0.0)
+        since = min((item.held_since for item in items if item.held_since is not None), default=None)
         try:
             batch = await gate.submit(create, discard=discard, count=len(items), since=since)
         except _Abandoned:

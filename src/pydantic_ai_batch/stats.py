@@ -49,6 +49,9 @@ class BatchingStats:
     failed: int
     """Requests that got an error that stands."""
 
+    held: int
+    """How many times a request was sent back by a full queue of the provider, to be queued again."""
+
     left: int
     """Requests that nobody here waits for any more: left pending, cancelled, or let go."""
 

@@ -327,10 +327,10 @@ async def test_a_model_of_another_lane_or_endpoint_is_refused(
 ):
     with FakeProviders(echo, clock=clock) as fake, FakeProviders(echo, clock=clock) as other:
         job = await clock.run(submit_batch(lane_model(fake), requests(), clock=clock))
-        with pytest.raises(UserError, match='pass `model='):
+        with pytest.raises(UserError, match='Pass `model='):
             await clock.run(check_batch(replace(job, lane='another'), lane_model(fake), clock=clock))
         if harness.provider != 'native':
-            with pytest.raises(UserError, match='pass `model='):
+            with pytest.raises(UserError, match='Pass `model='):
                 await clock.run(check_batch(job, lane_model(other), clock=clock))
 
 

@@ -67,17 +67,21 @@ _STATUSES: dict[str, JobStatus] = {
     'cancelled': 'canceled',
 }
 
-_WHOLE_BATCH_CODES = (
-    'billing',
-    'empty_file',
-    'endpoint',
-    'invalid_file',
-    'model_not_found',
-    'quota',
-    'too_many_tasks',
-    'unsupported_model',
-)
-"""What is in the codes of errors that are not about any single request of a batch [guess]: any other may be."""
+_REQUEST_CODES = ('duplicate', 'invalid', 'malformed', 'mismatch', 'missing', 'required', 'too_long', 'unsupported')
+"""What is in the codes of errors that are about a request, which is searched for if it is not named [guess]."""
+
+_WHOLE_BATCH_CODES = ('endpoint', 'file', 'model')
+"""What is in the codes among those that are about all of them [guess]."""
+
+_PASSING_CODES = {
+    'rate_limit': 429,
+    'timeout': 408,
+    'overloaded': 503,
+    'unavailable': 503,
+    'server_error': 500,
+    'internal': 500,
+}
+"""What is in the codes of errors that pass, with the status that a live request would get [guess]."""
 
 _UNRUN_CODES = {'batch_expired': 'expired', 'batch_cancelled': 'canceled'}
 """The codes of error lines of requests that the batch ended without running."""
@@ -265,9 +269,11 @@ class OpenAILane(ClientLane):
         if code == 'token_limit_exceeded':
             reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
             return NotRun(reason, again=False, cause='full_queue', result=_failed(custom_id, 429, errors))
-        server_error = 'server_error' in code or 'internal' in code
-        failed = _failed(custom_id, 500 if server_error else 400, errors)
-        if batch.request_count == 1 or server_error or any(word in code for word in _WHOLE_BATCH_CODES):
+        failed = _failed(custom_id, _status_of(code), errors)
+        about_a_request = any(word in code for word in _REQUEST_CODES) and not any(
+            word in code for word in _WHOLE_BATCH_CODES
+        )
+        if batch.request_count == 1 or not about_a_request:
             return failed
         return NotRun(
             f'Batch {batch.id!r} failed for requests that are not named.', again=False, cause='invalid', result=failed
@@ -376,6 +382,10 @@ def _errors_of(value: Any) -> list[dict[str, Any]]:
     """The errors of a batch, which come as a list or as an object that holds one."""
     errors = list_of_objects(value) or list_of_objects(object_in({'errors': value}, 'errors').get('data'))
     return [{name: field for name, field in error.items() if field is not None} for error in errors]
+
+
+def _status_of(code: str) -> int:
+    return next((status for word, status in _PASSING_CODES.items() if word in code), 400)
 
 
 def _failed(custom_id: str, status_code: int, errors: list[dict[str, Any]]) -> BatchResult:
