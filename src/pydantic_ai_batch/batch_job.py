@@ -219,17 +219,20 @@ class BatchJob:
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f'This is no `BatchJob`: {error}. {_PASS}') from error
         version = cast('dict[str, Any]', data).get('version') if isinstance(data, dict) else None
-        if isinstance(version, float | int) and version > VERSION:
+        if not isinstance(version, int):
+            raise UserError(f'This is no `BatchJob`: it has no version. {_PASS}')
+        if version > VERSION:
             raise UserError(
                 f'A later version of `pydantic-ai-batch` wrote this job (format {version}, this one reads up to '
                 f'{VERSION}): upgrade the package to collect it.'
             )
         try:
-            return _aware(_JOBS.validate_python(data))
+            job = _JOBS.validate_python(data)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = '.'.join(map(str, first['loc']))
             raise UserError(f'This is no `BatchJob`: {place}: {first["msg"]}. {_PASS}') from error
+        return _aware(job)
 
 
 _REFUSALS: dict[str, Callable[[str, str], ModelAPIError]] = {

@@ -129,13 +129,6 @@ def check_requests(model: Model, requests: Sequence[BatchRequest]) -> None:
             )
         if not isinstance(cast('object', request.custom_id), str):
             raise UserError(f'The `custom_id` of request {place} must be a string, and not {request.custom_id!r}.')
-        try:
-            request.custom_id.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f'The `custom_id` of request {place}, {request.custom_id!r}, has half a character in it, which cannot '
-                'be stored: replace it, as with `.encode(errors="replace").decode()`.'
-            ) from error
     _refuse_repeated_ids(requests)
     refused: dict[str, list[str]] = {}
     own_settings = model.settings

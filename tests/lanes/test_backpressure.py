@@ -155,6 +155,61 @@ async def test_cancelling_a_call_that_waits_for_room_ends_it_at_once(
         assert not harness.fake(fake).batches
 
 
+@over_http
+async def test_a_short_refusal_of_many_batches_is_one(harness: Harness, lane_model: LaneModel, clock: ManualClock):
+    with FakeProviders(echo, clock=clock) as fake:
+        harness.fake(fake).inject('create', 'http', times=12, status=429, message='Slow down.')
+        started = clock.now()
+        assert await by_list(clock, lane_model(fake), max_requests=1) == ANSWERS
+        assert clock.now() - started < 3_600
+
+
+@over_http
+async def test_a_limit_of_tokens_a_minute_is_waited_for_and_not_halved(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        message = 'Limit of 40,000 input tokens per minute.'
+        harness.fake(fake).inject('create', 'http', status=429, message=message, headers={'retry-after': '50'})
+        assert await by_list(clock, lane_model(fake)) == ANSWERS
+        assert harness.fake(fake).count('create') == 2
+
+
+@over_http
+async def test_retry_after_of_days_does_not_hold_a_batch_longer_than_a_day(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        headers = {'retry-after': '864000'}
+        harness.fake(fake).inject('create', 'http', times=None, status=429, message='Later.', headers=headers)
+        started = clock.now()
+        outcomes = await by_list(clock, lane_model(fake))
+        assert all('Later.' in str(outcome) for outcome in outcomes)
+        assert clock.now() - started < 25 * 3_600
+
+
+@over_http
+async def test_a_request_that_waited_a_day_for_others_is_held_as_long_as_any(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        harness.fake(fake).inject('create', 'http', status=429, message='Later.')
+        outcomes = await by_agents(clock, lane_model(fake), max_requests=100, max_wait=timedelta(hours=25))
+        assert outcomes == ANSWERS
+
+
+@pytest.mark.parametrize('harness', ['responses', 'chat'], indirect=True)
+@pytest.mark.parametrize(('code', 'creates'), [('rate_limit_exceeded', 2), ('organization_not_verified', 1)])
+async def test_a_batch_that_fails_as_a_whole_is_judged_as_a_row_is(
+    code: str, creates: int, harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        harness.fake(fake).inject('batch', 'fail', errors=[{'code': code, 'message': 'No.'}])
+        outcomes = await by_list(clock, lane_model(fake))
+        assert (outcomes == ANSWERS) == (creates == 2)
+        assert harness.fake(fake).count('create') == creates
+
+
 # Rows that nobody names
 
 

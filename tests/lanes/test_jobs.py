@@ -27,7 +27,13 @@ from pydantic_ai_batch import (
     submit_batch,
     wait_batch,
 )
-from pydantic_ai_batch.exceptions import BatchNotCancellable, BatchNotReady, RequestNotSendable, batch_of
+from pydantic_ai_batch.exceptions import (
+    BatchNotCancellable,
+    BatchNotReady,
+    RequestNotSendable,
+    ResultsGone,
+    batch_of,
+)
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
 from .harness import Harness
@@ -366,3 +372,112 @@ async def test_a_wait_obeys_retry_after(harness: Harness, lane_model: LaneModel,
         await clock.run(wait_batch(job, model, clock=clock))
         first, second = [call.at for call in server.calls if call.operation == 'status'][:2]
         assert second - first >= 500
+
+
+# What an attack found
+
+
+@over_http
+async def test_a_batch_that_could_not_be_checked_is_no_answer_and_the_job_heals(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        model, server = lane_model(fake), harness.fake(fake)
+        job = await clock.run(submit_batch(model, requests(), clock=clock))
+        server.inject('status', 'http', status=401)
+        with pytest.raises(ModelHTTPError):
+            await clock.run(collect_batch(job, requests(), model, clock=clock))
+        server.inject('status', 'http', status=401)
+        assert await clock.run(collect_batch(job, requests(), model, partial=True, clock=clock)) == [None] * 6
+        job = await clock.run(wait_batch(job, model, clock=clock))
+        assert texts(await clock.run(collect_batch(job, requests(), model, clock=clock))) == ANSWERS
+
+
+@over_http
+async def test_a_batch_without_an_end_is_not_waited_for_without_an_end(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        model = lane_model(fake)
+        harness.fake(fake).inject('batch', 'stick')
+        job = await clock.run(submit_batch(model, requests(), clock=clock))
+        started = clock.now()
+        with pytest.raises(BatchNotReady, match='long after its window') as raised:
+            await clock.run(wait_batch(job, model, clock=clock))
+        assert clock.now() - started < 3 * 86_400
+        with pytest.raises(BatchNotReady):
+            await clock.run(collect_batch(raised.value.job, requests(), model, clock=clock))
+        assert harness.fake(fake).count('cancel') == 0
+
+
+# Google's word for a batch that is being cancelled is that of one that runs.
+@pytest.mark.parametrize('harness', ['responses', 'chat', 'anthropic'], indirect=True)
+async def test_cancelling_is_not_refused_for_one_batch_that_is_over_or_a_reply_that_is_lost(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        model, server = lane_model(fake), harness.fake(fake)
+        server.inject('batch', 'stick')
+        job = await clock.run(submit_batch(model, requests(), max_requests=3, clock=clock))
+        await clock.advance(timedelta(hours=2))
+        server.inject('cancel', 'lose_reply')
+        job = await clock.run(cancel_batch(job, model, clock=clock))
+        job = await clock.run(wait_batch(job, model, clock=clock))
+        assert sorted(batch.status for batch in job.batches) == ['canceled', 'ended']
+
+
+@over_http
+async def test_results_that_are_gone_say_so(harness: Harness, lane_model: LaneModel, clock: ManualClock):
+    with FakeProviders(echo, clock=clock) as fake:
+        model = lane_model(fake)
+        job = await clock.run(submit_batch(model, requests(), clock=clock))
+        other = lane_model(fake, 'of another project')
+        await clock.advance(timedelta(hours=1))
+        outcomes = await clock.run(collect_batch(job, requests(), other, clock=clock))
+        assert all(isinstance(outcome, ResultsGone) for outcome in outcomes)
+        assert 'only for the project that made them' in str(outcomes[0])
+
+
+async def test_ids_of_half_characters_are_kept_and_those_that_are_no_strings_refused(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        model = lane_model(fake)
+        rows = requests()
+        # As a file name may be that is not in the file system's encoding.
+        rows[0].custom_id = 'caf\udce9'
+        job = await clock.run(submit_batch(model, rows, clock=clock))
+        job = await clock.run(wait_batch(stored(job), model, clock=clock))
+        assert texts(await clock.run(collect_batch(stored(job), rows, model, clock=clock))) == ANSWERS
+        odd: Any = 7
+        rows[0].custom_id = odd
+        with pytest.raises(UserError, match='must be a string'):
+            await clock.run(submit_batch(model, rows, clock=clock))
+        assert harness.fake(fake).count('create') == 1
+
+
+async def test_a_job_can_be_stored_whatever_the_provider_said(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        job = await clock.run(submit_batch(lane_model(fake), requests(), clock=clock))
+        [part] = job.batches
+        odd = replace(part, batch=replace(part.batch, provider_details={'errors': [{'message': 'half \ud800'}]}))
+        assert stored(replace(job, batches=(odd,))).batches[0].batch.provider_details == odd.batch.provider_details
+        naive = json.loads(job.to_json())
+        naive['batches'][0]['checked_at'] = '2030-01-01T00:00:00'
+        assert BatchJob.from_json(json.dumps(naive)).checked_at is not None
+
+
+async def test_what_is_no_job_is_named(harness: Harness, lane_model: LaneModel, clock: ManualClock):
+    with FakeProviders(echo, clock=clock) as fake:
+        model = lane_model(fake)
+        job = await clock.run(submit_batch(model, requests(), clock=clock))
+        text: Any = job.to_json()
+        with pytest.raises(UserError, match=r'BatchJob\.from_json'):
+            await clock.run(check_batch(text, model, clock=clock))
+        seconds: Any = 5
+        with pytest.raises(UserError, match='must be a `timedelta`'):
+            await clock.run(wait_batch(job, model, timeout=seconds, clock=clock))
+        with pytest.raises(UserError, match='no version'):
+            BatchJob.from_json(json.dumps({**json.loads(text), 'version': '9'}))
