@@ -150,6 +150,9 @@ class NativeCodec:
         except (UserError, ModelAPIError):
             raise
         except Exception as error:
+            if request.custom_id:
+                # The user's ID, which is never sent, may be what cannot be written down.
+                return await self.encode(model, replace(request, custom_id=''))
             # A lone surrogate, an object that is no JSON, a file that cannot be fetched: whatever it is, it is this
             # request's trouble and no other's.
             raise RequestNotSendable(model.model_name, f'The request cannot be encoded: {error}') from error
