@@ -41,10 +41,10 @@ def serve(
     signal.signal(signal.SIGTERM, end)
     with fakes:
         for name, provider in fakes.providers.items():
-            typer.echo(f'# {name}: {provider.base_url}')
+            typer.echo(f'{name}: {provider.base_url}')
             for variable, value in provider.environment.items():
-                typer.echo(f'export {variable}={value}')
-        typer.echo('# Ctrl-C ends it.')
+                typer.echo(f'  export {variable}={value}')
+        typer.echo('Ctrl-C ends it.')
         # On Windows a wait without an end cannot be interrupted.
         while not ended.wait(0.5):
             pass
