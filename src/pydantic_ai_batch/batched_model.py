@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, SuspendedResponseExpired, UserError
+from pydantic_ai.exceptions import ModelAPIError, SuspendedResponseExpired, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.batch import BatchRequest, BatchResult
@@ -30,7 +30,7 @@ from .flights import FlightKey
 from .lanes import lane_for
 from .lanes.base import NotRun, line_number
 from .lifecycle import sent_again
-from .policy import CheckHistory, Search, poll_delay
+from .policy import CheckHistory, Search, not_found, poll_delay
 from .pool import Pool
 from .pool_state import Submitted, flight_key
 from .queueing import Part
@@ -289,8 +289,7 @@ class BatchedModel(WrapperModel):
             part = _half(ticket, search)
         else:
             return None
-        kind = 'held' if result.cause == 'full_queue' else 'resubmitted'
-        self.pool.report(kind, self.lane, batch=ticket.batch)
+        self.pool.report('held' if held_since else 'resubmitted', self.lane, batch=ticket.batch)
         return await self._resubmit(
             request, pending, ticket, resubmissions=ticket.resubmissions, part=part, held_since=held_since
         )
@@ -320,8 +319,7 @@ class BatchedModel(WrapperModel):
         The framework cancels the job of a request that raises, which must not happen to a batch that was paid for.
         """
         self.pool.leave(self.lane, self._own_key(ticket), ticket.custom_id, failed=True)
-        gone = isinstance(error, ModelHTTPError) and error.status_code == 404
-        if gone or isinstance(error, ResultsGone):
+        if isinstance(error, ResultsGone) or (isinstance(error, ModelAPIError) and not_found(error)):
             expired = SuspendedResponseExpired(
                 f'{self.lane.info.title} no longer has batch {ticket.batch.id!r} or its results: they are kept for a '
                 "limited time, and only for the project that made them, so another project's key gets the same answer. "

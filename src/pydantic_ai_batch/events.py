@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch
+
+from .compat import price_of
+from .lanes.base import Lane
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -48,6 +52,16 @@ class BatchEvent:
 
     cost: Decimal | None = None
     """What the answer cost, in US dollars, where its price is known."""
+
+
+def event_of(
+    kind: EventKind, lane: Lane, *, count: int = 1, batch: Batch | None = None, response: ModelResponse | None = None
+) -> BatchEvent:
+    """The event that something happened to requests of a lane; `response` is what one of them was answered with."""
+    cost = price_of(response) if response is not None else None
+    return BatchEvent(
+        kind=kind, lane=lane.info.name, model_name=lane.model.model_name, count=count, batch=batch, cost=cost
+    )
 
 
 Listener = Callable[[BatchEvent], None]

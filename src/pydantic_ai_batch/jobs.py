@@ -8,12 +8,13 @@ itself: a row that failed has its error, and can be handed to another `submit_ba
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
 from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests, infer_model
@@ -27,11 +28,13 @@ from .exceptions import BatchNotCancellable, BatchNotReady, ResultsGone, copy_of
 from .lanes import Lane, lane_for
 from .lanes.base import NotRun, new_tag
 from .list_call import Outcome
-from .policy import full_queue, overdue, poll_delay
+from .policy import full_queue, not_found, overdue, poll_delay
 from .settings import DEFAULT_MAX_POLL_INTERVAL, DEFAULT_POLL_INTERVAL, BatchSettings
 from .sync import running_loop
 
 _log = logging.getLogger('pydantic_ai_batch')
+
+T = TypeVar('T')
 
 
 async def submit_batch(
@@ -113,13 +116,11 @@ async def submit_batch(
 async def _create(lane: Lane, chunk: Chunk, clock: Clock) -> Batch:
     with chunk.payload as payload:
         try:
-            batch = await lifecycle.submit_owned(lane, payload, clock)
+            return await lifecycle.submit_owned(lane, payload, clock)
         except ModelAPIError as error:
             if full_queue(error) is not None:
                 await lifecycle.discard(lane, payload)
             raise
-    _log.info('Batch %s of %d requests was submitted to %s.', batch.id, len(chunk.rows), lane.info.name)
-    return batch
 
 
 async def _withdraw(lane: Lane, tasks: Sequence[asyncio.Task[Batch]]) -> None:
@@ -186,7 +187,7 @@ async def wait_batch(
         raise UserError(f'`timeout` must be a `timedelta` that is not negative, not {timeout!r}.')
     deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
     async with _lane_of(job, model) as lane:
-        for polls in range(2**31):
+        for polls in itertools.count():
             job = await _checked(lane, job, clock)
             if job.done:
                 break
@@ -256,14 +257,9 @@ async def collect_batch(
     _check_same(job, requests)
     outcomes: dict[str, Outcome] = {}
     async with _lane_of(job, model) as lane:
-        reads = (_read(lane, batch, by_id, outcomes, clock, partial=partial) for batch in job.batches)
-        read = await asyncio.gather(*reads, return_exceptions=True)
-    for batch in read:
-        if isinstance(batch, BaseException):
-            raise batch
-    settled = [part for part in read if not isinstance(part, BaseException)]
-    job = replace(job, batches=tuple(batch for batch, _ in settled))
-    if not partial and not all(over for _, over in settled):
+        read = await _all(_read(lane, batch, by_id, outcomes, clock, partial=partial) for batch in job.batches)
+    job = replace(job, batches=tuple(batch for batch, _ in read))
+    if not partial and not all(over for _, over in read):
         raise BatchNotReady(lane.model.model_name, _still(job, 'so not all answers are there'), job)
     for refused in job.refused:
         outcomes.update((request_id, refused.error()) for request_id in refused.request_ids)
@@ -340,17 +336,15 @@ async def _lane_of(job: BatchJob, model: Model | KnownModelName | str | None) ->
 
 
 async def _checked(lane: Lane, job: BatchJob, clock: Clock) -> BatchJob:
-    """The job after one check of each batch that is not over.
+    """The job after one check of each batch that is not over."""
+    return replace(job, batches=tuple(await _all(_check(lane, batch, clock) for batch in job.batches)))
 
-    All of them are checked before an error of one is raised.
-    """
-    checks = await asyncio.gather(*(_check(lane, batch, clock) for batch in job.batches), return_exceptions=True)
-    batches: list[JobBatch] = []
-    for check in checks:
-        if isinstance(check, BaseException):
-            raise check
-        batches.append(check)
-    return replace(job, batches=tuple(batches))
+
+async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What the calls for all batches come to. All of them end before an error of one is raised."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
 
 
 async def _check(lane: Lane, known: JobBatch, clock: Clock) -> JobBatch:
@@ -412,7 +406,7 @@ async def _read(
             await sleep_until_due(clock, watch.delay)
     except Exception as error:
         failure = as_model_error(lane.model, error)
-        gone = isinstance(error, ModelHTTPError) and error.status_code == 404
+        gone = not_found(failure)
         if watch.batch.status != 'ended' and not gone:
             late = overdue(known.batch.created_at, lane.window, utc(clock))
             if partial or (late and not isinstance(error, ModelHTTPError | ModelConnectionError)):

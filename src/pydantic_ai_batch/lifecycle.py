@@ -72,7 +72,7 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
     proven_absent = False
     while True:
         try:
-            return _with_plausible_time(await lane.create(payload), utc(clock))
+            return _submitted(lane, payload, await lane.create(payload), clock)
         except NotCreated as upload:
             error = upload.__cause__
             assert isinstance(error, ModelAPIError)
@@ -93,7 +93,7 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
                     payload.tag,
                 )
                 if (batch := await _settle(lane, payload, since, clock, error)) is not None:
-                    return _with_plausible_time(batch, utc(clock))
+                    return _submitted(lane, payload, batch, clock)
                 if proven_absent:
                     raise
                 proven_absent = True
@@ -110,6 +110,11 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
         )
         await sleep_until_due(clock, NEVER_SENT_DELAYS[never_sent])
         never_sent += 1
+
+
+def _submitted(lane: Lane, payload: Payload, batch: Batch, clock: Clock) -> Batch:
+    _log.info('Batch %s of %d requests was submitted to %s.', batch.id, payload.count, lane.info.name)
+    return _with_plausible_time(batch, utc(clock))
 
 
 def _with_plausible_time(batch: Batch, now: datetime) -> Batch:
@@ -290,6 +295,11 @@ class BatchWatch:
         due = poll_delay(self.history.polls, self.settings.poll_interval, self.settings.max_poll_interval)
         return max(due, self.history.retry_after)
 
+    @property
+    def due_in(self) -> float:
+        """Seconds until the next look is due: none if the batch is known to have ended and was not looked at since."""
+        return self.delay if self.batch.status != 'ended' or self.history.polls else 0.0
+
     async def until_read(self) -> None:
         """Check, at growing intervals, until the batch has ended and every result in it was handed over.
 
@@ -298,8 +308,7 @@ class BatchWatch:
                 and the error carries its handle.
         """
         while True:
-            if self.batch.status != 'ended' or self.history.polls:
-                await sleep_until_due(self.clock, self.delay)
+            await sleep_until_due(self.clock, self.due_in)
             if await self.look():
                 return
 

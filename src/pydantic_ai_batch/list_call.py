@@ -15,8 +15,7 @@ from . import lifecycle
 from .backpressure import Gate, Gates, TooMuchAtOnce
 from .chunks import Chunk, Row, as_model_error, fill, listed
 from .clock import Clock
-from .compat import price_of
-from .events import BatchEvent, EventKind, Listener, Reporter
+from .events import EventKind, Listener, Reporter, event_of
 from .exceptions import copy_of, with_batch
 from .lanes.base import Lane, NotRun
 from .policy import Search
@@ -111,7 +110,6 @@ class ListCall:
             self._report('refused', len(rows))
             self._fail(rows, error)
             return
-        _log.info('Batch %s of %d requests was submitted to %s.', batch.id, len(rows), self.lane.info.name)
         self._report('submitted', len(rows), batch)
         gate.entered(batch.id)
         try:
@@ -229,6 +227,4 @@ class ListCall:
     ) -> None:
         if self._reporter.listener is None or not count:
             return
-        name, model_name = self.lane.info.name, self.lane.model.model_name
-        cost = price_of(response) if response is not None else None
-        self._reporter(BatchEvent(kind=kind, lane=name, model_name=model_name, count=count, batch=batch, cost=cost))
+        self._reporter(event_of(kind, self.lane, count=count, batch=batch, response=response))

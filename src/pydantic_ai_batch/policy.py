@@ -116,6 +116,11 @@ def full_queue(error: ModelAPIError) -> FullQueue | None:
     return 'tokens' if 'enqueued' in str(error.body).lower() and not error.retry_after else 'batches'
 
 
+def not_found(error: ModelAPIError) -> bool:
+    """Whether the provider says that there is no such thing, for now or for good."""
+    return isinstance(error, ModelHTTPError) and error.status_code == 404
+
+
 def resubmits(result: BatchResult, error: ModelAPIError) -> bool:
     """Whether a request whose `result` is `error` is worth another batch.
 
@@ -173,7 +178,7 @@ class CheckHistory:
         other passing faults are, after a few in a row; a refusal at once.
         """
         self.retry_after = error.retry_after or 0.0
-        if isinstance(error, ModelHTTPError) and error.status_code == 404:
+        if not_found(error):
             self.not_found += 1
             seen = max(created_at, self.last_seen) if self.last_seen else created_at
             return self.not_found <= MAX_NOT_FOUND or now - seen < NOT_FOUND_GRACE

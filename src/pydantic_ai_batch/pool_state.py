@@ -15,8 +15,8 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch
 
 from .clock import Clock, utc
-from .compat import counts_of, price_of
-from .events import BatchEvent, EventKind, Reporter, Tally
+from .compat import counts_of
+from .events import EventKind, Reporter, Tally, event_of
 from .flights import FlightKey, Flights
 from .lanes.base import Lane
 from .policy import Search
@@ -29,10 +29,6 @@ _MAX_SEARCHES = 1024
 _log = logging.getLogger('pydantic_ai_batch')
 
 CLOSED = '`BatchModelRequests` was exited while the request waited for its batch to be submitted or checked.'
-
-
-class PoolClosed(Exception):
-    """The `async with` block of the pool ended while a run waited between two checks; its batch goes on."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +85,7 @@ class PoolState:
         """Count what happened, and tell the listener, if there is one."""
         if not count:
             return
-        cost = price_of(response) if response is not None else None
-        name, model_name = lane.info.name, lane.model.model_name
-        event = BatchEvent(kind=kind, lane=name, model_name=model_name, count=count, batch=batch, cost=cost)
+        event = event_of(kind, lane, count=count, batch=batch, response=response)
         with self._tallying:
             self._tally(event)
         self._report(event)

@@ -200,14 +200,14 @@ class Queues:
     async def _create(self, queue: _Queue, items: list[_Queued]) -> None:
         lane = queue.lane
         wire_ids: list[str] = []
-        payload = Payload(lane, queue.group)
+        payload: Payload | None = None
         span = tracing.BatchSpan()
 
         async def create() -> Batch:
             nonlocal payload, span
             # It may come to this hours later, when the provider has room: for those who still wait.
             waiting = [item for item in items if not item.placed.done()]
-            if len(waiting) < len(items) or not wire_ids:
+            if payload is None or len(waiting) < len(items):
                 await discard()
                 items[:] = waiting
                 if not items:
@@ -221,6 +221,8 @@ class Queues:
             return batch
 
         async def discard() -> None:
+            if payload is None:
+                return
             with tracing.under(span.trace_context):
                 async with lane.model:
                     await lifecycle.discard(lane, payload)
@@ -243,8 +245,8 @@ class Queues:
                     item.placed.set_exception(copy_of(error))
             return
         finally:
-            payload.close()
-        _log.info('Batch %s of %d requests was submitted to %s.', batch.id, len(items), lane.info.name)
+            if payload is not None:
+                payload.close()
         gate.entered(batch.id)
         key = flight_key(lane, queue.group, batch)
         if queue.search is not None:

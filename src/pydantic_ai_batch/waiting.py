@@ -22,7 +22,7 @@ from .exceptions import copy_of
 from .flights import FlightKey
 from .lanes.base import Lane, NotRun
 from .policy import CheckHistory, poll_delay
-from .pool_state import CLOSED, PoolClosed, PoolState, Submitted, Tasks
+from .pool_state import CLOSED, PoolState, Submitted, Tasks
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -44,7 +44,7 @@ class Looked:
     """The checks so far, this one included."""
 
 
-class LetGo(PoolClosed):
+class LetGo(Exception):
     """The pool was closed while a run waited between two checks: what it knows by now, and when it is to ask next."""
 
     def __init__(self, looked: Looked, delay: float) -> None:
@@ -220,9 +220,8 @@ class Waits:
     async def _until_read(self, watch: lifecycle.BatchWatch, wait: _Wait) -> None:
         done = False
         while not done:
-            if watch.batch.status != 'ended' or watch.history.polls:
-                wait.due = self.state.clock.monotonic() + watch.delay
-                await sleep_until_due(self.state.clock, watch.delay)
+            wait.due = self.state.clock.monotonic() + watch.due_in
+            await sleep_until_due(self.state.clock, watch.due_in)
             wait.checking = True
             with wait.trace.check(watch.lane.model, watch.batch):
                 done = await watch.look()

@@ -36,7 +36,7 @@ _GOOGLES_VERSION = 'v1beta'
 class ClientLane(Lane):
     """A lane whose calls are made with the SDK client of the model."""
 
-    _seen: tuple[object, str | None] = field(default=(None, None), init=False, repr=False, compare=False)
+    _seen: tuple[object, str | None] | None = field(default=None, init=False, repr=False, compare=False)
     """The client that was looked at last, and the digest of what else its calls carry."""
 
     _groups: dict[str, str] = field(default_factory=dict[str, str], init=False, repr=False, compare=False)
@@ -51,7 +51,7 @@ class ClientLane(Lane):
         Raises:
             UserError: The client's credential can change from call to call, or cannot be seen.
         """
-        digest = self._additions()
+        digest = self._digest()
         encoded = await super().encode(request)
         return encoded if digest is None else replace(encoded, group=self._with(digest, encoded.group))
 
@@ -61,24 +61,23 @@ class ClientLane(Lane):
         Raises:
             UserError: The client's credential can change from call to call, or cannot be seen.
         """
-        digest = self._additions()
+        digest = self._digest()
         group = await super().identity()
         return group if digest is None else self._with(digest, group)
 
-    def _additions(self) -> str | None:
+    def _digest(self) -> str | None:
         """A digest of what the client's calls carry and the framework does not see; `None` if that is nothing.
 
         It is made once for a client, as a lane lives no longer than a call, and a list may have many requests.
         """
-        client, digest = self._seen
-        if client is not self._users_client or client is None:
-            client = self._users_client
+        client = self._users_client
+        if self._seen is None or self._seen[0] is not client:
             self._refuse_hidden_credential()
             additions = _additions(client)
             digest = hashlib.sha256(json.dumps(sorted(additions)).encode()).hexdigest() if additions else None
             self._seen = client, digest
             self._groups.clear()
-        return digest
+        return self._seen[1]
 
     def _with(self, digest: str, group: str) -> str:
         if (known := self._groups.get(group)) is None:
