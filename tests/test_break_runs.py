@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 from conftest import ModelOf
+from gate import Gate
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -50,23 +51,6 @@ def echo(request: FakeRequest) -> str:
 
 def batched(clock: ManualClock, **settings: Any) -> BatchModelRequests:
     return BatchModelRequests(clock=clock, **settings)
-
-
-class Gate:
-    """Holds the first call that a model's client makes to a path, until it is opened."""
-
-    def __init__(self, model: OpenAIResponsesModel, method: str, ending: str) -> None:
-        self.reached, self._open = asyncio.Event(), asyncio.Event()
-
-        async def hold(request: httpx2.Request) -> None:
-            if request.method == method and request.url.path.endswith(ending):
-                self.reached.set()
-                await self._open.wait()
-
-        model.client._client.event_hooks = {'request': [hold]}
-
-    def open(self) -> None:
-        self._open.set()
 
 
 GATES = {

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from conftest import ModelOf
+from ctrl_c import interrupted
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
 from pydantic_ai.models.openai import OpenAIResponsesModel
@@ -299,21 +295,7 @@ def test_ctrl_c_in_a_program_that_gathers_runs_cancels_their_batch(runs: int):
         asyncio.run(main(int(sys.argv[1])))
     """
     with FakeProviders(processing=timedelta(hours=1)) as fake:
-        with subprocess.Popen(
-            [sys.executable, '-c', textwrap.dedent(script), str(runs)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **fake.openai.environment},
-        ) as process:
-            assert process.stdout is not None
-            while process.stdout.readline() != 'submitted\n':
-                assert process.poll() is None
-            process.send_signal(signal.SIGINT)
-            try:
-                _, errors = process.communicate(timeout=60)
-            finally:
-                process.kill()
+        errors = interrupted(script, str(runs), environment=fake.openai.environment)
         assert 'KeyboardInterrupt' in errors
         (batch,) = fake.openai.batches
         assert batch in errors

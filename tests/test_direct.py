@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import textwrap
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import ModelOf
+from ctrl_c import interrupted
 from pydantic_ai import ModelRequest
 from pydantic_ai.direct import model_request_batch as built_in
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
@@ -452,20 +452,7 @@ def test_ctrl_c_cancels_the_batches_and_waits_for_the_answer(monkeypatch: pytest
                 print(event.kind, flush=True)
             model_request_batch_sync('openai-responses:gpt-5-mini', [row], progress=tell)
         """
-        with subprocess.Popen(
-            [sys.executable, '-c', textwrap.dedent(script)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            while process.stdout.readline() != 'submitted\n':
-                assert process.poll() is None
-            process.send_signal(signal.SIGINT)
-            try:
-                _, errors = process.communicate(timeout=60)
-            finally:
-                process.kill()
+        errors = interrupted(script)
         assert 'KeyboardInterrupt' in errors
         assert fake.openai.count('cancel') == 1
 

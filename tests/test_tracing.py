@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from anthropic import AsyncAnthropic
 from conftest import ModelOf
+from gate import Gate
 from logfire.testing import CaptureLogfire
 from openai import AsyncOpenAI
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -646,23 +647,6 @@ async def test_no_span_of_a_batch_shows_a_prompt_or_a_key(
 
 
 # The end
-
-
-class Gate:
-    """Holds the first call that a model's client makes to a path, until it is opened."""
-
-    def __init__(self, model: OpenAIResponsesModel, method: str, ending: str) -> None:
-        self.reached, self._open = asyncio.Event(), asyncio.Event()
-
-        async def hold(request: httpx2.Request) -> None:
-            if request.method == method and request.url.path.endswith(ending):
-                self.reached.set()
-                await self._open.wait()
-
-        model.client._client.event_hooks = {'request': [hold]}
-
-    def open(self) -> None:
-        self._open.set()
 
 
 GATES = {'creating': ('POST', '/batches'), 'checking': ('GET', '')}

@@ -20,7 +20,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
 from pydantic_ai_batch import BatchModelRequests, BatchRequest
-from pydantic_ai_batch.testing import FakeProviders, FakeRequest
+from pydantic_ai_batch.testing import FakeProviders
 
 LaneModel = Callable[..., Model]
 Batching = BuiltIn | BatchModelRequests
@@ -45,10 +45,6 @@ def can_batch(capability: type[Batching], kind: str) -> None:
     """Skip what the built-in capability has no batches for."""
     if capability is BuiltIn and kind == 'chat':
         pytest.skip('the built-in capability does not batch chat models')
-
-
-def echo(request: FakeRequest) -> str:
-    return f'answer to {request.text}'
 
 
 def rows(*prompts: str, settings: ModelSettings | None = None) -> list[BatchRequest]:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from lanes.harness import HARNESSES, Harness
+from lanes.harness import Harness
 from pydantic_ai import Agent, PendingModelResponse, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UsageLimitExceeded
@@ -23,7 +23,9 @@ from pydantic_ai.usage import RunUsage
 from pydantic_ai_batch.testing import FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
 from .ways import (
+    ANTHROPIC,
     OURS,
+    RESPONSES,
     ModelFor,
     Scene,
     Way,
@@ -38,8 +40,6 @@ from .ways import (
 
 pytestmark = pytest.mark.usefixtures('nothing_unretrieved')
 
-RESPONSES = HARNESSES[0]
-ANTHROPIC = next(harness for harness in HARNESSES if harness.name == 'anthropic')
 HOUR = timedelta(hours=1)
 
 

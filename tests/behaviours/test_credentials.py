@@ -10,7 +10,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from lanes.harness import Harness
+from lanes.harness import Harness, echo
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
@@ -33,7 +33,6 @@ from .scenes import (
     Make,
     batched,
     can_batch,
-    echo,
     full_batches,
     rows,
 )

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from lanes.harness import ALL, Harness
+from lanes.harness import Harness
 from pydantic_ai import PendingModelResponse
 from pydantic_ai.exceptions import SuspendedResponseExpired
 from pydantic_ai.messages import ModelMessage
@@ -16,6 +16,7 @@ from pydantic_ai_batch.exceptions import batch_of
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
 from .ways import (
+    ANTHROPIC,
     OURS,
     ModelFor,
     Scene,
@@ -27,8 +28,6 @@ from .ways import (
 )
 
 pytestmark = pytest.mark.usefixtures('nothing_unretrieved')
-
-ANTHROPIC = next(harness for harness in ALL if harness.name == 'anthropic')
 
 
 async def expires(clock: ManualClock, agent: Any, history: list[ModelMessage]) -> SuspendedResponseExpired:

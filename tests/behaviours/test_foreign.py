@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from lanes.harness import ALL
 from openai import AsyncOpenAI
 from pydantic_ai import Agent, PendingModelResponse
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart
@@ -26,6 +25,7 @@ from pydantic_ai_batch.testing.provider import Incoming
 from pydantic_ai_batch.testing.wire import json_reply
 
 from .ways import (
+    ANTHROPIC,
     OURS,
     ModelFor,
     Way,
@@ -40,7 +40,6 @@ from .ways import (
 
 pytestmark = pytest.mark.usefixtures('nothing_unretrieved')
 
-ANTHROPIC = next(harness for harness in ALL if harness.name == 'anthropic')
 
 Json = dict[str, Any]
 

@@ -19,8 +19,10 @@ from pydantic_ai_batch.testing import FakeRequest, ManualClock
 
 from .scenes import Make
 from .ways import (
+    ANTHROPIC,
     BUILT_IN,
     OURS,
+    RESPONSES,
     ModelFor,
     Scene,
     Way,
@@ -37,8 +39,6 @@ from .ways import (
 
 pytestmark = pytest.mark.usefixtures('nothing_unretrieved')
 
-RESPONSES = HARNESSES[0]
-ANTHROPIC = next(harness for harness in ALL if harness.name == 'anthropic')
 HOUR = timedelta(hours=1)
 
 

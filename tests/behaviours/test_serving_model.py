@@ -10,7 +10,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from lanes.harness import Harness
+from lanes.harness import Harness, echo
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability, Hooks, SelectModel
 from pydantic_ai.exceptions import UserError
@@ -33,7 +33,7 @@ from pydantic_ai_batch import BatchModelRequests, lane_for, model_request_batch,
 from pydantic_ai_batch.exceptions import LaneNotBuilt, NoBatchLane
 from pydantic_ai_batch.testing import FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
-from .scenes import AT_ONCE, BOTH, Batching, LaneModel, Make, batched, can_batch, echo, full_batches, rows, sent_live
+from .scenes import AT_ONCE, BOTH, Batching, LaneModel, Make, batched, can_batch, full_batches, rows, sent_live
 
 # Ways for another model to serve than the agent's
 

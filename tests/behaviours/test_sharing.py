@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lanes.harness import Harness
+from lanes.harness import Harness, echo
 from lanes.native_model import FakeService, NativeModel
 from pydantic_ai import Agent, ModelRequest
 from pydantic_ai.agent.spec import AgentSpec
@@ -38,7 +38,6 @@ from .scenes import (
     as_sent,
     batched,
     can_batch,
-    echo,
     full_batches,
     rows,
     sent_live,

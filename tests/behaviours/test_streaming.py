@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from lanes.harness import ALL, HARNESSES
 from pydantic_ai import Agent, PendingModelResponse
 from pydantic_ai.messages import (
     FinalResultEvent,
@@ -26,6 +25,8 @@ from pydantic_ai.ui.vercel_ai import VercelAIAdapter
 from pydantic_ai_batch.testing import FakeRequest, FakeToolCall, ManualClock
 
 from .ways import (
+    ANTHROPIC,
+    RESPONSES,
     ModelFor,
     Scene,
     Way,
@@ -39,9 +40,6 @@ from .ways import (
 )
 
 pytestmark = pytest.mark.usefixtures('nothing_unretrieved')
-
-RESPONSES = HARNESSES[0]
-ANTHROPIC = next(harness for harness in ALL if harness.name == 'anthropic')
 
 
 def of_a_model(events: list[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from lanes.harness import ALL, Harness
+from lanes.harness import ALL, Harness, echo
 from lanes.native_model import NativeModel
 from pydantic_ai import Agent, ModelMessagesTypeAdapter, PendingModelResponse
 from pydantic_ai.capabilities import AbstractCapability
@@ -21,7 +21,7 @@ from pydantic_ai.models import Model
 
 from pydantic_ai_batch import BatchModelRequests
 from pydantic_ai_batch.clock import Clock
-from pydantic_ai_batch.testing import FakeProviders, FakeRequest, ManualClock
+from pydantic_ai_batch.testing import FakeProviders, ManualClock
 from pydantic_ai_batch.testing.answers import AnswerFunction
 
 ModelFor = Callable[..., Model]
@@ -31,9 +31,8 @@ POLL = timedelta(minutes=10)
 """Longer than a fake takes with a batch. What the built-in capability remembers of a batch goes by the machine's clock,
 so that it must not have to look twice under one that is moved by hand."""
 
-
-def echo(request: FakeRequest) -> str:
-    return f'answer to {request.text}'
+RESPONSES = next(harness for harness in ALL if harness.name == 'responses')
+ANTHROPIC = next(harness for harness in ALL if harness.name == 'anthropic')
 
 
 @dataclass(frozen=True)

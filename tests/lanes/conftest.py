@@ -9,6 +9,7 @@ from pydantic_ai.models import Model
 from pydantic_ai_batch.testing import FakeProviders
 
 from .harness import ALL, Harness, close, harness_of
+from .server import Server
 
 
 @pytest.fixture(params=[harness.name for harness in ALL])
@@ -30,3 +31,9 @@ async def lane_model(harness: Harness) -> AsyncIterator[Callable[..., Model]]:
     yield make
     for client in clients:
         await close(client)
+
+
+@pytest.fixture
+def server() -> Server:
+    """What the `lane` of a lane's own tests talks to."""
+    return Server()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pydantic_ai import ModelRequest
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
@@ -15,8 +16,9 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from pydantic_ai_batch import BatchRequest
 from pydantic_ai_batch.lanes import google
-from pydantic_ai_batch.testing import FakeProviders
+from pydantic_ai_batch.testing import FakeProviders, FakeRequest
 
 from .native_model import FakeService, NativeModel
 
@@ -112,3 +114,13 @@ async def close(client: Any) -> None:
     if client is None:
         return
     await (client.aclose() if hasattr(client, 'aclose') else client.close())
+
+
+def echo(request: FakeRequest) -> str:
+    """An answer that says whose it is."""
+    return f'answer to {request.text}'
+
+
+def requests_of(rows: Iterable[str]) -> list[BatchRequest]:
+    """A request for each row, with the row as its ID and its prompt."""
+    return [BatchRequest(custom_id=row, messages=[ModelRequest.user_text_prompt(row)]) for row in rows]

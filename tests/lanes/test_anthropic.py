@@ -25,7 +25,10 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai_batch import BatchModelRequests, BatchRequest, Lane, lane_for, model_request_batch
 from pydantic_ai_batch.exceptions import CreateUnsettled
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotRun, Payload, Stray, Undecided
-from pydantic_ai_batch.testing import FakeProviders, FakeRequest, ManualClock
+from pydantic_ai_batch.testing import FakeProviders, ManualClock
+
+from .harness import echo
+from .server import Server
 
 CREATED = datetime(2030, 1, 1, tzinfo=UTC)
 GROUP = '{"betas":[],"credential":"c","endpoint":"e"}'
@@ -33,10 +36,6 @@ TAG = 't' * 20
 ONE, TWO = 'files-api-2025-04-14', 'context-1m-2025-08-07'
 ROWS = [f'row {n}' for n in range(6)]
 ANSWERS = [f'answer to {row}' for row in ROWS]
-
-
-def echo(request: FakeRequest) -> str:
-    return f'answer to {request.text}'
 
 
 def asked(text: str, **settings: Any) -> BatchRequest:
@@ -229,35 +228,6 @@ async def test_a_requests_size_is_never_less_than_it_takes_up(fake: FakeProvider
 
 
 # Reading
-
-
-Handler = Callable[[httpx2.Request], httpx2.Response]
-
-
-class Server:
-    """A provider that answers each call as a test says, and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.calls: list[httpx2.Request] = []
-        self.answer: Handler = lambda request: httpx2.Response(500)
-
-    def handle(self, request: httpx2.Request) -> httpx2.Response:
-        self.calls.append(request)
-        return self.answer(request)
-
-    def replies(self, *bodies: Any) -> None:
-        """Answer one after another, with the last over and over."""
-        waiting = list(bodies)
-
-        def answer(request: httpx2.Request) -> httpx2.Response:
-            return httpx2.Response(200, json=waiting.pop(0) if len(waiting) > 1 else waiting[0])
-
-        self.answer = answer
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
 
 
 @pytest.fixture

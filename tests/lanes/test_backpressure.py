@@ -9,15 +9,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, ModelMessagesTypeAdapter, ModelRequest, PendingModelResponse
+from pydantic_ai import Agent, ModelMessagesTypeAdapter, PendingModelResponse
 from pydantic_ai.exceptions import ModelAPIError, ModelRateLimitError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
-from pydantic_ai_batch import BatchModelRequests, BatchRequest, model_request_batch
-from pydantic_ai_batch.testing import FakeProviders, FakeRequest, ManualClock
+from pydantic_ai_batch import BatchModelRequests, model_request_batch
+from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
-from .harness import Harness
+from .harness import Harness, echo, requests_of
 
 LaneModel = Callable[..., Model]
 
@@ -25,12 +25,8 @@ ROWS = [f'row {n}' for n in range(12)]
 ANSWERS = [f'answer to {row}' for row in ROWS]
 
 
-def echo(request: FakeRequest) -> str:
-    return f'answer to {request.text}'
-
-
 async def by_list(clock: ManualClock, model: Model, rows: list[str] = ROWS, **settings: Any) -> list[Any]:
-    requests = [BatchRequest(custom_id=row, messages=[ModelRequest.user_text_prompt(row)]) for row in rows]
+    requests = requests_of(rows)
     outcomes = await clock.run(model_request_batch(model, requests, clock=clock, **settings))
     return [outcome.text if isinstance(outcome, ModelResponse) else outcome for outcome in outcomes]
 

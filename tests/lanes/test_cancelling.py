@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from pydantic_ai import ModelRequest
 from pydantic_ai.models import Model
 
 from pydantic_ai_batch import BatchRequest, model_request_batch
 from pydantic_ai_batch.events import BatchEvent
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
-from .harness import Harness
+from .harness import Harness, requests_of
 
 LaneModel = Callable[..., Model]
 
@@ -21,7 +20,7 @@ ROWS = [f'row {n}' for n in range(4)]
 
 
 def requests() -> list[BatchRequest]:
-    return [BatchRequest(custom_id=row, messages=[ModelRequest.user_text_prompt(row)]) for row in ROWS]
+    return requests_of(ROWS)
 
 
 async def test_it_says_which_batches_were_cancelled_and_which_had_ended(

@@ -31,15 +31,11 @@ from pydantic_ai_batch import Batch, BatchModelRequests, BatchRequest, lane_for,
 from pydantic_ai_batch.exceptions import CreateUnsettled
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
-from .harness import Harness
+from .harness import Harness, echo, requests_of
 from .native_model import FakeService
 
 LaneModel = Callable[..., Model]
 ROWS = [f'row {n}' for n in range(12)]
-
-
-def echo(request: FakeRequest) -> str:
-    return f'answer to {request.text}'
 
 
 ANSWERS = [f'answer to {row}' for row in ROWS]
@@ -51,7 +47,7 @@ def all_at_once(clock: ManualClock) -> BatchModelRequests:
 
 
 def requests(rows: list[str] = ROWS) -> list[BatchRequest]:
-    return [BatchRequest(custom_id=row, messages=[ModelRequest.user_text_prompt(row)]) for row in rows]
+    return requests_of(rows)
 
 
 async def run(clock: ManualClock, model: Model, rows: list[str] = ROWS, **settings: Any) -> list[Any]:

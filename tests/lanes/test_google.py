@@ -32,16 +32,15 @@ from pydantic_ai_batch.lanes import google
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Stray
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
+from .harness import echo
+from .server import Server
+
 CREATED = datetime(2030, 1, 1, tzinfo=UTC)
 GROUP = '{"model":"gemini-2.5-flash"}'
 TAG = 't' * 20
 NAME = 'batches/b1'
 ROWS = [f'row {n}' for n in range(6)]
 ANSWERS = [f'answer to {row}' for row in ROWS]
-
-
-def echo(request: FakeRequest) -> str:
-    return f'answer to {request.text}'
 
 
 MakeModel = Callable[..., GoogleModel]
@@ -380,26 +379,6 @@ async def test_a_prompt_that_was_blocked_is_an_answer(transport: str, model_of_g
 
 
 # How it reads an operation
-
-
-class Server:
-    """A provider that answers each call as a test says, and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.calls: list[httpx2.Request] = []
-        self.answer: Callable[[httpx2.Request], httpx2.Response] = lambda request: httpx2.Response(500)
-
-    def handle(self, request: httpx2.Request) -> httpx2.Response:
-        self.calls.append(request)
-        return self.answer(request)
-
-    def replies(self, body: Any) -> None:
-        self.answer = lambda request: httpx2.Response(200, content=json.dumps(body).encode())
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic_ai import ModelRequest
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
@@ -36,7 +35,7 @@ from pydantic_ai_batch.exceptions import (
 )
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
-from .harness import Harness
+from .harness import Harness, echo, requests_of
 
 LaneModel = Callable[..., Model]
 ROWS = [f'row {n}' for n in range(6)]
@@ -47,12 +46,8 @@ over_http = pytest.mark.parametrize(
 )
 
 
-def echo(request: FakeRequest) -> str:
-    return f'answer to {request.text}'
-
-
 def requests(rows: list[str] = ROWS) -> list[BatchRequest]:
-    return [BatchRequest(custom_id=row, messages=[ModelRequest.user_text_prompt(row)]) for row in rows]
+    return requests_of(rows)
 
 
 def texts(outcomes: Any) -> list[Any]:

@@ -33,12 +33,14 @@ from pydantic_ai_batch.exceptions import (
 )
 from pydantic_ai_batch.testing import ManualClock
 
+from .harness import requests_of
+
 ROWS = [f'row {n}' for n in range(7)]
 ANSWERS = [f'answer to {row}' for row in ROWS]
 
 
 def requests(rows: Sequence[str] = ROWS) -> list[BatchRequest]:
-    return [BatchRequest(custom_id=row, messages=[ModelRequest.user_text_prompt(row)]) for row in rows]
+    return requests_of(rows)
 
 
 def prompt_of(messages: Sequence[ModelMessage]) -> str:

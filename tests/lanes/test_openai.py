@@ -31,36 +31,10 @@ from pydantic_ai_batch.lanes import openai as openai_lane
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Stray
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
+from .server import Server
+
 CREATED = datetime(2030, 1, 1, tzinfo=UTC)
 GROUP = '{"model":"gpt-5-mini"}'
-
-Handler = Callable[[httpx2.Request], httpx2.Response]
-
-
-class Server:
-    """A provider that answers each call as a test says, and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.calls: list[httpx2.Request] = []
-        self.answer: Handler = lambda request: httpx2.Response(500)
-
-    def handle(self, request: httpx2.Request) -> httpx2.Response:
-        self.calls.append(request)
-        return self.answer(request)
-
-    def replies(self, *bodies: Any) -> None:
-        """Answer one after another, with the last over and over."""
-        waiting = list(bodies)
-
-        def answer(request: httpx2.Request) -> httpx2.Response:
-            return httpx2.Response(200, json=waiting.pop(0) if len(waiting) > 1 else waiting[0])
-
-        self.answer = answer
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
 
 
 @pytest.fixture
