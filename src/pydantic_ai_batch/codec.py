@@ -145,14 +145,14 @@ class NativeCodec:
         refuse_settings(model, request.model_settings)
         if (settings := without_max_retries(request.model_settings)) is not request.model_settings:
             request = replace(request, model_settings=settings)
+        if not request.custom_id.isascii():
+            # It is never sent, and half a character in it could not be written down.
+            request = replace(request, custom_id='')
         try:
             return await model.batch_encode(request)
         except (UserError, ModelAPIError):
             raise
         except Exception as error:
-            if request.custom_id:
-                # The user's ID, which is never sent, may be what cannot be written down.
-                return await self.encode(model, replace(request, custom_id=''))
             # A lone surrogate, an object that is no JSON, a file that cannot be fetched: whatever it is, it is this
             # request's trouble and no other's.
             raise RequestNotSendable(model.model_name, f'The request cannot be encoded: {error}') from error

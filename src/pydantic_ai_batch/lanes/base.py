@@ -148,6 +148,18 @@ class NotRun:
         return replace(self, reason=f'{self.reason} The other request is {request_id!r}.')
 
 
+def sent_back(batch: Batch, result: BatchResult) -> NotRun:
+    """What the end of a batch means for a request if the provider's queue had no room for it; it said `result`."""
+    reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
+    return NotRun(reason, again=False, cause='full_queue', result=result)
+
+
+def failed_unnamed(batch: Batch, result: BatchResult) -> NotRun:
+    """What it means if a request in the batch is wrong and the provider does not say which; it said `result`."""
+    reason = f'Batch {batch.id!r} failed for requests that are not named.'
+    return NotRun(reason, again=False, cause='invalid', result=result)
+
+
 class NotCreated(Exception):
     """A create failed before the provider was asked to make a batch, as while its file was uploaded.
 

@@ -35,8 +35,10 @@ from .base import (
     NotRun,
     Payload,
     Stray,
+    failed_unnamed,
     file_name,
     listed_batches,
+    sent_back,
 )
 from .credentials import ClientLane
 from .errors import connection_error, http_error, unreadable
@@ -284,11 +286,9 @@ class GoogleLane(ClientLane):
             failed = BatchResult(custom_id=custom_id, status='errored', body=dump_json(error))
             code = error.get('code')
             if code in _FULL_QUEUE_CODES:
-                reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
-                return NotRun(reason, again=False, cause='full_queue', result=failed)
+                return sent_back(batch, failed)
             if code in _INVALID_CODES and batch.request_count > 1:
-                reason = f'Batch {batch.id!r} failed for requests that are not named.'
-                return NotRun(reason, again=False, cause='invalid', result=failed)
+                return failed_unnamed(batch, failed)
             return failed
         return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
 

@@ -34,9 +34,11 @@ from .base import (
     NotRun,
     Payload,
     Stray,
+    failed_unnamed,
     file_name,
     line_number,
     listed_batches,
+    sent_back,
 )
 from .credentials import ClientLane
 from .errors import error_object, json_object, sdk_errors, sdk_headers, shown_url, unreadable
@@ -267,17 +269,14 @@ class OpenAILane(ClientLane):
             return _failed(custom_id, 400, own) if own else _failed_for_another(batch, custom_id, named[0])
         code = str(errors[0].get('code'))
         if code == 'token_limit_exceeded':
-            reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
-            return NotRun(reason, again=False, cause='full_queue', result=_failed(custom_id, 429, errors))
+            return sent_back(batch, _failed(custom_id, 429, errors))
         failed = _failed(custom_id, _status_of(code), errors)
         about_a_request = any(word in code for word in _REQUEST_CODES) and not any(
             word in code for word in _WHOLE_BATCH_CODES
         )
         if batch.request_count == 1 or not about_a_request:
             return failed
-        return NotRun(
-            f'Batch {batch.id!r} failed for requests that are not named.', again=False, cause='invalid', result=failed
-        )
+        return failed_unnamed(batch, failed)
 
     async def cancel(self, batch: Batch) -> Batch:
         """Ask OpenAI to stop the batch; what is finished by then stays collectable, and billed."""
