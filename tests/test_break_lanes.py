@@ -30,6 +30,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai_batch import BatchModelRequests, BatchRequest, lane_for, model_request_batch
 from pydantic_ai_batch.exceptions import CreateUnsettled, ResultUnreadable
 from pydantic_ai_batch.lanes.base import Payload
+from pydantic_ai_batch.policy import CheckHistory
 from pydantic_ai_batch.pool import Pool
 from pydantic_ai_batch.pool_state import Submitted, flight_key
 from pydantic_ai_batch.settings import BatchSettings
@@ -548,9 +549,9 @@ async def test_a_run_that_comes_while_the_model_is_being_left_is_answered(clock:
     group = await lane.identity()
     key = flight_key(lane, group, first.batch)
     model.slow = True
-    waits = [asyncio.create_task(here.waits.wait(lane, key, one)) for one in (first, second)]
+    waits = [asyncio.create_task(here.waits.wait(lane, key, one, history=CheckHistory())) for one in (first, second)]
     await clock.run(leaving.wait())
-    late = asyncio.create_task(here.waits.wait(lane, key, first))
+    late = asyncio.create_task(here.waits.wait(lane, key, first, history=CheckHistory()))
     await clock.run(asyncio.sleep(0))
     go_on.set()
     done, pending = await asyncio.wait([*waits, late], timeout=5)

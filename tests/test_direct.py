@@ -330,7 +330,7 @@ async def test_messages_that_wait_for_a_batch_are_not_sent_again(
 
 @pytest.mark.parametrize('row', ['hello', BatchRequest(custom_id='1', messages='hello')])  # pyright: ignore[reportArgumentType]
 async def test_what_is_no_request_is_named_by_its_place(row: Any, fake: FakeProviders, model: OpenAIResponsesModel):
-    with pytest.raises(UserError, match='Request 2 is none'):
+    with pytest.raises(UserError, match='Request 2 is not a `BatchRequest`'):
         await model_request_batch(model, [*requests('a'), row])
     assert fake.calls == []
 

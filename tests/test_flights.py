@@ -80,8 +80,8 @@ def test_results_are_found_once_all_were_read():
     flights.read(key(), result('a'), taken=False)
     assert flights.find(key(), 'a') is None
     flights.ended(key(), batch())
-    assert flights.find(key(), 'a') == (batch(), result('a'))
-    assert flights.find(key(), 'b') == (batch(), None)
+    assert flights.find(key(), 'a') == (batch(), result('a'), False)
+    assert flights.find(key(), 'b') == (batch(), None, False)
 
 
 def test_a_result_that_was_taken_is_not_mistaken_for_one_that_is_missing():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from conftest import ModelOf
+from pydantic_ai import ModelRequest
 from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelConnectionError,
@@ -17,9 +20,12 @@ from pydantic_ai.exceptions import (
     ModelServerError,
     ModelTimeoutError,
 )
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import BatchResult
 
+from pydantic_ai_batch import BatchRequest, model_request_batch
 from pydantic_ai_batch.policy import CheckHistory, create_outcome, overdue, poll_delay, resubmits, transient
+from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
 CREATED = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -137,3 +143,80 @@ def test_a_batch_is_overdue_a_quarter_past_its_window_and_never_without_one():
     assert not overdue(CREATED, day, CREATED + timedelta(hours=30))
     assert overdue(CREATED, day, CREATED + timedelta(hours=30, seconds=1))
     assert not overdue(CREATED, None, CREATED + timedelta(days=400))
+
+
+# What the code of a batch that failed as a whole means
+
+ROWS = [f'row {n}' for n in range(4)]
+
+
+async def failing(code: str, clock: ManualClock, fake: FakeProviders, model_of: ModelOf, **settings: Any) -> list[Any]:
+    """What four rows come to whose first batch fails with that code."""
+    fake.openai.inject('batch', 'fail', errors=[{'code': code, 'message': 'It failed.'}])
+    requests = [BatchRequest(custom_id=row, messages=[ModelRequest.user_text_prompt(row)]) for row in ROWS]
+    return await clock.run(model_request_batch(model_of(fake), requests, clock=clock, **settings))
+
+
+@pytest.mark.parametrize(
+    ('code', 'status'),
+    [
+        ('conflict', 409),
+        ('rate_limit_exceeded', 429),
+        ('timeout', 408),
+        ('overloaded', 503),
+        ('service_unavailable', 503),
+        ('server_error', 500),
+        ('internal_error', 500),
+    ],
+)
+async def test_a_batch_that_failed_in_a_way_that_passes_is_sent_again_whole(
+    code: str, status: int, clock: ManualClock, fake: FakeProviders, model_of: ModelOf
+):
+    outcomes = await failing(code, clock, fake, model_of)
+    assert all(isinstance(outcome, ModelResponse) for outcome in outcomes)
+    assert [len(batch.requests) for batch in fake.openai.batches.values()] == [4, 4]
+    errors = await failing(code, clock, fake, model_of, max_resubmissions=0)
+    assert [error.status_code for error in errors] == [status] * 4
+
+
+@pytest.mark.parametrize(
+    'code',
+    [
+        'invalid_api_key',
+        'invalid_project',
+        'invalid_organization',
+        'missing_scope',
+        'missing_permissions',
+        'insufficient_permissions',
+        'unsupported_country_region_territory',
+        'invalid_authentication',
+        'account_deactivated',
+        'invalid_endpoint',
+        'model_not_found',
+    ],
+)
+async def test_a_batch_that_failed_for_who_asked_is_neither_searched_nor_sent_again(
+    code: str, clock: ManualClock, fake: FakeProviders, model_of: ModelOf
+):
+    outcomes = await failing(code, clock, fake, model_of)
+    assert all(isinstance(outcome, ModelHTTPError) and 'It failed.' in str(outcome.body) for outcome in outcomes)
+    assert fake.openai.count('create') == 1
+
+
+@pytest.mark.parametrize(
+    'code', ['invalid_request', 'invalid_value', 'missing_required_parameter', 'unsupported_parameter', 'duplicate_id']
+)
+async def test_a_batch_that_failed_for_a_request_that_is_not_named_is_searched_by_halves(
+    code: str, clock: ManualClock, fake: FakeProviders, model_of: ModelOf
+):
+    outcomes = await failing(code, clock, fake, model_of)
+    assert all(isinstance(outcome, ModelResponse) for outcome in outcomes)
+    assert [len(batch.requests) for batch in fake.openai.batches.values()] == [4, 2, 2]
+
+
+async def test_a_batch_that_failed_with_a_code_nobody_knows_is_final(
+    clock: ManualClock, fake: FakeProviders, model_of: ModelOf
+):
+    outcomes = await failing('something_new', clock, fake, model_of)
+    assert [outcome.status_code for outcome in outcomes] == [400] * 4
+    assert fake.openai.count('create') == 1

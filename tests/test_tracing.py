@@ -38,7 +38,15 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from pydantic_ai_batch import BatchModelRequests, model_request_batch
+from pydantic_ai_batch import (
+    BatchModelRequests,
+    cancel_batch,
+    check_batch,
+    collect_batch,
+    model_request_batch,
+    submit_batch,
+    wait_batch,
+)
 from pydantic_ai_batch.events import BatchEvent
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
@@ -830,6 +838,28 @@ async def test_list_calls_are_not_traced(clock: ManualClock, fake: FakeProviders
     # They are a part of the program that makes them.
     assert {span.parent.span_id for span in spans.named('HTTP') if span.parent} == ids([script])
     assert (script.events, script.status.status_code) == ((), StatusCode.UNSET)
+
+
+async def test_submitting_now_and_collecting_later_is_not_traced_even_with_an_instrumented_model(
+    clock: ManualClock, fake: FakeProviders, spans: Spans, models: Models
+):
+    settings = InstrumentationSettings(tracer_provider=spans.provider)
+    model = InstrumentedModel(models.openai(fake), settings)
+    requests = [BatchRequest(custom_id=name, messages=[ModelRequest.user_text_prompt(name)]) for name in ('a', 'b')]
+    with spans.tracer.start_as_current_span('script'):
+        job = await clock.run(submit_batch(model, requests, max_requests=1, clock=clock))
+        fake.openai.inject('status', 'http', status=503)
+        job = await clock.run(check_batch(job, model, clock=clock))
+        job = await clock.run(wait_batch(job, model, clock=clock))
+        outcomes = await clock.run(collect_batch(job, requests, model, clock=clock))
+        other = await clock.run(submit_batch(model, requests, clock=clock))
+        await clock.run(cancel_batch(other, model, clock=clock))
+        await clock.run(model_request_batch(model, requests, clock=clock))
+    (script,) = spans.named('script')
+    assert {span.name.split()[0] for span in spans.ended} == {'script', 'HTTP'}
+    assert {span.parent.span_id for span in spans.named('HTTP') if span.parent} == ids([script])
+    assert (script.events, script.links, dict(script.attributes or {})) == ((), (), {})
+    assert all(isinstance(outcome, ModelResponse) for outcome in outcomes)
 
 
 # Logfire

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         submit_batch_sync,
         wait_batch_sync,
     )
+    from .journal import Journal
     from .lanes import LANES, Lane, LaneInfo, lane_for
 
 __all__ = (
@@ -34,6 +35,7 @@ __all__ = (
     'BatchRequest',
     'BatchResult',
     'EncodedBatchRequest',
+    'Journal',
     'Lane',
     'LaneInfo',
     'cancel_batch',
@@ -61,6 +63,7 @@ _HOMES = {
     'BatchRequest': 'pydantic_ai.models.batch',
     'BatchResult': 'pydantic_ai.models.batch',
     'EncodedBatchRequest': 'pydantic_ai.models.batch',
+    'Journal': '.journal',
     'Lane': '.lanes',
     'LaneInfo': '.lanes',
     'cancel_batch': '.jobs',

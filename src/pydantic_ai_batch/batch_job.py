@@ -21,11 +21,12 @@ from pydantic_core import from_json, to_json
 
 from .compat import aware, counts_of
 from .exceptions import CreateUnsettled, RequestNotSendable
+from .lanes.base import Lane, new_tag
 from .lanes.errors import http_error
 from .policy import CheckHistory
 from .statuses import TERMINAL, JobStatus, combined
 
-VERSION = 1
+VERSION = 2
 """The version of the format that `to_json` writes."""
 
 
@@ -48,6 +49,9 @@ class JobBatch:
     request_ids: tuple[str, ...]
     """The `custom_id`s of its requests, in their order."""
 
+    places: tuple[int, ...] | None = None
+    """Where each of them stands in the batch, if it has others too; `None` if these are all, one after another."""
+
     checked_at: datetime | None = None
     """When its status was read; `None` if it was not since its creation."""
 
@@ -59,6 +63,20 @@ class JobBatch:
 
     retry_after: float = 0.0
     """Seconds that the provider asked to wait before the next check, when it refused the last one."""
+
+    @classmethod
+    def of(
+        cls, lane: Lane, batch: Batch, tag: str, request_ids: Sequence[str], places: Sequence[int] | None = None
+    ) -> Self:
+        """A batch of a lane, and which of its requests are the job's."""
+        return cls(
+            batch=batch,
+            lane=lane.info.name,
+            status=lane.job_status(batch),
+            tag=tag,
+            request_ids=tuple(request_ids),
+            places=tuple(places) if places is not None else None,
+        )
 
     @property
     def done(self) -> bool:
@@ -80,7 +98,8 @@ class JobBatch:
     @property
     def requests(self) -> Iterator[tuple[str, str]]:
         """The ID of each request at the provider, and its `custom_id`."""
-        return ((f'{self.tag}-{place}', request_id) for place, request_id in enumerate(self.request_ids))
+        places = self.places if self.places is not None else range(len(self.request_ids))
+        return ((f'{self.tag}-{place}', request_id) for place, request_id in zip(places, self.request_ids, strict=True))
 
     @property
     def history(self) -> CheckHistory:
@@ -134,7 +153,7 @@ class Refused:
         return _REFUSALS.get(self.kind, ModelAPIError)(self.model_name, self.message)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BatchJob:
     """A list of requests that was submitted with [`submit_batch`][pydantic_ai_batch.submit_batch].
 
@@ -161,8 +180,39 @@ class BatchJob:
     refused: tuple[Refused, ...] = ()
     """The requests that are in none."""
 
+    order: tuple[str, ...] | None = None
+    """The `custom_id`s in the order they were submitted in, if that is not that of `request_ids`."""
+
     version: int = VERSION
     """The version of this format."""
+
+    @classmethod
+    def of(
+        cls,
+        lane: Lane,
+        batches: Sequence[JobBatch],
+        created_at: datetime,
+        refused: Sequence[Refused] = (),
+        order: Sequence[str] | None = None,
+    ) -> Self:
+        """A job of a lane, under an ID of its own."""
+        listed = tuple(request_id for part in (*batches, *refused) for request_id in part.request_ids)
+        return cls(
+            id=new_tag(),
+            model=lane.model_reference,
+            lane=lane.info.name,
+            created_at=created_at,
+            batches=tuple(batches),
+            refused=tuple(refused),
+            order=tuple(order) if order is not None and tuple(order) != listed else None,
+        )
+
+    def __repr__(self) -> str:
+        """Short, as a job can have a hundred thousand requests."""
+        return (
+            f'BatchJob(id={self.id!r}, model={self.model!r}, status={self.status!r}, batches={len(self.batches)}, '
+            f'requests={len(self.request_ids)})'
+        )
 
     @property
     def status(self) -> JobStatus:
@@ -232,7 +282,10 @@ class BatchJob:
             first = error.errors(include_url=False)[0]
             place = '.'.join(map(str, first['loc']))
             raise UserError(f'This is no `BatchJob`: {place}: {first["msg"]}. {_PASS}') from error
-        return _aware(job)
+        if any(part.places is not None and len(part.places) != len(part.request_ids) for part in job.batches):
+            raise UserError(f'This is no `BatchJob`: a batch has more places than requests, or fewer. {_PASS}')
+        # It is of this version now, and `to_json` writes no other.
+        return replace(_aware(job), version=VERSION)
 
 
 _REFUSALS: dict[str, Callable[[str, str], ModelAPIError]] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_ai.exceptions import ModelAPIError, SuspendedResponseExpired, UserError
@@ -25,12 +25,14 @@ from pydantic_ai.tools import RunContext
 from . import compat, tracing
 from .clock import utc
 from .compat import Ticket
-from .exceptions import ResultsGone, batch_of, with_batch
+from .exceptions import ResultsGone, batch_of, is_gone, submitted_times, with_batch, with_pending
 from .flights import FlightKey
+from .journal.digests import depth_of, fingerprint
+from .journal.ledger import Claim, Place
 from .lanes import lane_for
 from .lanes.base import NotRun, line_number
 from .lifecycle import sent_again
-from .policy import CheckHistory, Search, not_found, poll_delay
+from .policy import MAX_RETRY_AFTER, CheckHistory, Search, poll_delay
 from .pool import Pool
 from .pool_state import Submitted, flight_key
 from .queueing import Part
@@ -51,6 +53,8 @@ class BatchedModel(WrapperModel):
         """The batches that it submitted the request in, whose keys it need not ask for."""
         self._let_go: tuple[str, float] | None = None
         """The ID of the pending response that the pool let go of, and the seconds to its next check."""
+        self._places: dict[str, Place | None] = {}
+        """By the ID of the pending response, what the journal says of requests that an earlier process submitted."""
 
     async def request(
         self,
@@ -102,7 +106,8 @@ class BatchedModel(WrapperModel):
         if self._let_go is not None and self._let_go[0] == response.provider_response_id:
             return self._let_go[1]
         settings = self.pool.settings
-        return max(poll_delay(ticket.polls, settings.poll_interval, settings.max_poll_interval), ticket.retry_after)
+        delay = poll_delay(ticket.polls, settings.poll_interval, settings.max_poll_interval)
+        return max(delay, min(ticket.retry_after, MAX_RETRY_AFTER))
 
     async def cancel_suspended_response(self, response: ModelResponse) -> None:
         """Withdraw the request, and cancel its batch if this process made it and no other request waits on it.
@@ -112,6 +117,8 @@ class BatchedModel(WrapperModel):
         if (ticket := compat.read_ticket(response)) is None:
             await self.wrapped.cancel_suspended_response(response)
         else:
+            if self._let_go is not None and self._let_go[0] == ticket.response_id:
+                self.pool.report('left', self.lane, batch=ticket.batch)
             await self.pool.withdraw(self.lane, self._own_key(ticket), ticket.custom_id)
 
     # The framework looks these three up by name on the serving model. They are private there, so nothing of them is
@@ -154,18 +161,41 @@ class BatchedModel(WrapperModel):
         resubmissions: int,
         part: Part | None = None,
         held_since: datetime | None = None,
+        claim: Claim | None = None,
+        again: bool = False,
     ) -> ModelResponse:
         """Queue the request, wait until it is in a batch, and return the pending response."""
         warn_max_retries_once(self.wrapped, request.model_settings, self.pool)
         encoded = await self.lane.encode(request)
-        placed = await self.pool.here().queues.place(
-            self.lane,
-            encoded.group,
-            encoded.body.encode('utf-8', 'surrogatepass'),
-            again=resubmissions > 0 or held_since is not None,
-            part=part,
-            since=held_since.timestamp() if held_since else None,
-        )
+        body = encoded.body.encode('utf-8', 'surrogatepass')
+        here = self.pool.here()
+        if (takeovers := await here.takeovers(self.lane)) is not None:
+            if claim is None:
+                await takeovers.tidy(self.lane, encoded.group)
+                printed = fingerprint(self.lane.scope, encoded.group, body, depth_of(request.messages))
+                claim = await takeovers.claim(self.lane, printed)
+            resubmissions = max(resubmissions, claim.resubmissions)
+            if claim.held_since is not None and held_since is None:
+                held_since = datetime.fromtimestamp(claim.held_since, UTC)
+        if claim is not None and claim.place is not None:
+            placed = self._take_over(claim.place, encoded.group)
+        else:
+            try:
+                placed = await here.queues.place(
+                    self.lane,
+                    encoded.group,
+                    body,
+                    again=again or resubmissions > 0 or held_since is not None,
+                    part=part,
+                    since=held_since.timestamp() if held_since else None,
+                    entry=claim.entry if claim is not None else None,
+                )
+            except BaseException:
+                if claim is not None and self.pool.ledger is not None:
+                    self.pool.ledger.withdraw(claim.entry)
+                raise
+        if placed.held_since is not None:
+            held_since = datetime.fromtimestamp(placed.held_since, UTC)
         tracing.link(placed.batch, placed.trace_context)
         continued = request.messages[-1]
         ticket = Ticket(
@@ -178,7 +208,10 @@ class BatchedModel(WrapperModel):
             if isinstance(continued, ModelResponse) and continued.state == 'suspended'
             else None,
             trace_context=placed.trace_context,
+            retry_after=placed.place.history.retry_after if placed.place is not None else 0.0,
+            polls=placed.place.history.polls if placed.place is not None else 0,
         )
+        self._places[ticket.response_id] = placed.place
         self._parkable = ticket.response_id
         self._submitted.add(placed.batch.id)
         # No model name: an answer may name a dated model, and two names would make the framework take the answer for
@@ -192,21 +225,36 @@ class BatchedModel(WrapperModel):
             state='suspended',
         )
 
+    def _take_over(self, place: Place, group: str) -> Submitted:
+        """The request where an earlier process left it, as this model's credential sees it."""
+        batch = replace(place.batch, group=group)
+        self.pool.flights.taken_over(flight_key(self.lane, group, batch), batch, place.custom_id)
+        self.pool.report('queued', self.lane)
+        self.pool.report('submitted', self.lane, batch=batch)
+        return Submitted(batch, place.custom_id, place=place)
+
     async def _wait(
         self, request: BatchRequest, pending: ModelResponse, ticket: Ticket, key: FlightKey
     ) -> ModelResponse:
         """Wait for the batch that this wrapper submitted the request in."""
+        place = self._places.get(ticket.response_id)
         try:
-            submitted = Submitted(ticket.batch, ticket.custom_id, ticket.trace_context)
-            result = await self.pool.here().waits.wait(self.lane, key, submitted, polls=ticket.polls)
+            submitted = Submitted(ticket.batch, ticket.custom_id, ticket.trace_context, place=place)
+            result: BatchResult | NotRun | None = None
+            if place is not None and place.answered and self.pool.ledger is not None:
+                result = await self.pool.ledger.result(ticket.custom_id)
+            if result is None:
+                result = await self.pool.here().waits.wait(self.lane, key, submitted, history=_history(ticket))
         except LetGo as let_go:
             # The run goes on without the pool: the framework waits, and its next pass is a check like any other.
             self._parkable = None
             self._let_go = ticket.response_id, let_go.delay
-            self.pool.leave(self.lane, key, ticket.custom_id)
+            self.pool.leave(self.lane, key, ticket.custom_id, goes_on=True)
             return self._still_pending(pending, _checked(ticket, let_go.looked))
         except Exception as error:
-            raise self._left_running(error, ticket) from error.__cause__
+            if self._sends_lost(error):
+                return await self._resubmit(request, pending, ticket, resubmissions=ticket.resubmissions)
+            raise self._left_running(error, ticket, pending) from error.__cause__
         return await self._settle(request, pending, ticket, key, result)
 
     async def _check(
@@ -214,19 +262,21 @@ class BatchedModel(WrapperModel):
     ) -> ModelResponse:
         """Check once on a batch that a history left pending."""
         tracing.link(ticket.batch, ticket.trace_context)
-        history = CheckHistory(
-            polls=ticket.polls, failed=ticket.failed_checks, not_found=ticket.not_found, last_seen=ticket.last_seen
-        )
+        takeovers = await self.pool.here().takeovers(self.lane) if self.pool.journal is not None else None
+        if takeovers is not None and (stored := await takeovers.ledger.result(ticket.custom_id, group=key[1])):
+            return await self._settle(request, pending, ticket, key, stored)
         try:
             looked = await self.pool.here().waits.look(
                 self.lane,
                 key,
                 Submitted(ticket.batch, ticket.custom_id, ticket.trace_context),
                 checked_at=ticket.checked_at,
-                history=history,
+                history=_history(ticket),
             )
         except Exception as error:
-            raise self._left_running(error, ticket) from error.__cause__
+            if self._sends_lost(error):
+                return await self._resubmit(request, pending, ticket, resubmissions=ticket.resubmissions)
+            raise self._left_running(error, ticket, pending) from error.__cause__
         ticket = _checked(ticket, looked)
         if looked.result is not None:
             return await self._settle(request, pending, ticket, key, looked.result)
@@ -245,6 +295,8 @@ class BatchedModel(WrapperModel):
         self.pool.flights.collected(key, ticket.custom_id)
         if isinstance(result, NotRun) and (again := await self._send_back(request, pending, ticket, key, result)):
             return again
+        if not isinstance(result, NotRun):
+            self.pool.searches.was_run(key)
         try:
             response = await self.lane.outcome(result, request)
         except ModelAPIError as error:
@@ -253,9 +305,11 @@ class BatchedModel(WrapperModel):
                 self.pool.report('resubmitted', self.lane, batch=ticket.batch)
                 return await self._resubmit(request, pending, ticket, resubmissions=ticket.resubmissions + 1)
             self.pool.report('failed', self.lane, batch=ticket.batch)
+            if self.pool.ledger is not None:
+                self.pool.ledger.failed([ticket.custom_id], error)
             with_batch(error, ticket.batch)
             if again and ticket.resubmissions:
-                error.add_note(f'It was submitted {ticket.resubmissions + 1} times, the last in {ticket.batch.id!r}.')
+                error.add_note(submitted_times(ticket.resubmissions, ticket.batch))
             raise
         except Exception:
             # A model with batch methods of its own may raise what it likes, as it does live.
@@ -269,8 +323,8 @@ class BatchedModel(WrapperModel):
     ) -> ModelResponse | None:
         """Submit the request again if its batch failed for no fault that the provider lays to it; else `None`.
 
-        What a full queue sent back waits for room, and a batch with a wrong request in it that is not named is sent
-        again in halves. Neither counts as a resubmission.
+        What a full queue sent back waits for room, a batch with a wrong request in it that is not named is sent again
+        in halves, and one with a wrong request that is named without that. None of it counts as a resubmission.
         """
         part: Part | None = None
         held_since: datetime | None = None
@@ -279,7 +333,7 @@ class BatchedModel(WrapperModel):
             held_since = min(ticket.held_since or now, now)
             if (now - held_since).total_seconds() > gate.window:
                 return None
-            gate.sent_back(batch_id=ticket.batch.id)
+            gate.sent_back(ticket.batch.id)
             if gate.empty and ticket.held_since is not None:
                 part = _half(ticket, None)
         elif result.cause == 'invalid' and self.pool.settings.max_resubmissions:
@@ -287,7 +341,7 @@ class BatchedModel(WrapperModel):
             if not search.goes_on(ticket.batch.id):
                 return None
             part = _half(ticket, search)
-        else:
+        elif not (result.again and self.pool.settings.max_resubmissions and _is_in(result.culprit, ticket)):
             return None
         self.pool.report('held' if held_since else 'resubmitted', self.lane, batch=ticket.batch)
         return await self._resubmit(
@@ -309,24 +363,51 @@ class BatchedModel(WrapperModel):
             # The pending response holds what the provider generated before it paused, as Anthropic's `pause_turn`
             # does; the request was sent to continue that, and is again.
             messages = [*messages, compat.without_ticket(pending, ticket)]
+        claim: Claim | None = None
+        if (takeovers := await self.pool.here().takeovers(self.lane)) is not None:
+            held = held_since.timestamp() if held_since else None
+            counted = resubmissions > ticket.resubmissions
+            (claim,) = await takeovers.ledger.requeue([(ticket.custom_id, held)], counted=counted)
+            # Another run may have sent it again before: then it is where that one has put it.
+            claim = await takeovers.follow(self.lane, claim)
         return await self._submit(
-            replace(request, messages=messages), resubmissions=resubmissions, part=part, held_since=held_since
+            replace(request, messages=messages),
+            resubmissions=resubmissions,
+            part=part,
+            held_since=held_since,
+            claim=claim,
+            again=True,
         )
 
-    def _left_running(self, error: Exception, ticket: Ticket) -> Exception:
+    def _sends_lost(self, error: Exception) -> bool:
+        """Whether a request is sent again whose batch is gone, as the journal says."""
+        return self.pool.ledger is not None and self.pool.ledger.resend_lost and is_gone(error)
+
+    def _left_running(self, error: Exception, ticket: Ticket, pending: ModelResponse | None) -> Exception:
         """The error for a check that failed for good, after which the batch stays as it is and can be collected.
 
         The framework cancels the job of a request that raises, which must not happen to a batch that was paid for.
         """
         self.pool.leave(self.lane, self._own_key(ticket), ticket.custom_id, failed=True)
-        if isinstance(error, ResultsGone) or (isinstance(error, ModelAPIError) and not_found(error)):
+        if self.pool.ledger is not None:
+            self.pool.ledger.release(ticket.custom_id)
+        if isinstance(error, ResultsGone):
+            expired = SuspendedResponseExpired(
+                f'{error.message} The request was probably run and billed, so it is not sent again by itself. To run '
+                'it again, run with this message history without its last response.'
+            )
+            return with_batch(expired, ticket.batch)
+        if is_gone(error):
             expired = SuspendedResponseExpired(
                 f'{self.lane.info.title} no longer has batch {ticket.batch.id!r} or its results: they are kept for a '
                 "limited time, and only for the project that made them, so another project's key gets the same answer. "
                 'To run the request again, run with this message history without its last response.'
             )
             return with_batch(expired, ticket.batch)
-        return with_batch(error, batch_of(error) or ticket.batch)
+        batch = batch_of(error) or ticket.batch
+        if pending is not None and not isinstance(error, UserError):
+            with_pending(error, pending, batch)
+        return with_batch(error, batch)
 
     def _still_pending(self, pending: ModelResponse, ticket: Ticket) -> ModelResponse:
         """The pending response with another ticket.
@@ -340,7 +421,7 @@ class BatchedModel(WrapperModel):
         try:
             return compat.write_ticket(ticket)
         except ModelAPIError as error:
-            raise self._left_running(error, ticket) from error.__cause__
+            raise self._left_running(error, ticket, None) from error.__cause__
 
     def _own_key(self, ticket: Ticket) -> FlightKey:
         """The key of the ticket's batch if this pool submitted it, as only then there is anything to give up."""
@@ -370,6 +451,13 @@ class BatchedModel(WrapperModel):
         )
 
 
+def _is_in(culprit: str | None, ticket: Ticket) -> bool:
+    """Whether another request of the ticket's batch is the one that it failed for, which is not sent again with it."""
+    tag, _, _ = ticket.custom_id.rpartition('-')
+    place = line_number(culprit or '')
+    return culprit == f'{tag}-{place}' and place is not None and place < ticket.batch.request_count
+
+
 def _half(ticket: Ticket, search: Search | None) -> Part | None:
     """The half of its batch that a request is in, or `None` if it was alone there."""
     count, place = ticket.batch.request_count, line_number(ticket.custom_id)
@@ -378,6 +466,18 @@ def _half(ticket: Ticket, search: Search | None) -> Part | None:
     middle = (count + 1) // 2
     first = place < middle
     return Part(f'{ticket.batch.id}/{1 if first else 2}', middle if first else count - middle, search)
+
+
+def _history(ticket: Ticket) -> CheckHistory:
+    """What the checks of a ticket's batch came to so far."""
+    return CheckHistory(
+        polls=ticket.polls,
+        failed=ticket.failed_checks,
+        not_found=ticket.not_found,
+        last_seen=ticket.last_seen,
+        incomplete=ticket.incomplete,
+        retry_after=ticket.retry_after,
+    )
 
 
 def _checked(ticket: Ticket, looked: Looked) -> Ticket:
@@ -390,6 +490,7 @@ def _checked(ticket: Ticket, looked: Looked) -> Ticket:
         failed_checks=looked.history.failed,
         not_found=looked.history.not_found,
         last_seen=looked.history.last_seen,
+        incomplete=looked.history.incomplete,
         retry_after=looked.history.retry_after,
     )
 

@@ -19,6 +19,7 @@ from .batched_model import BatchedModel, cannot_collect
 from .clock import SYSTEM_CLOCK, Clock
 from .compat import read_ticket
 from .exceptions import NoBatchLane
+from .journal import JournalLike, journal_of
 from .pool import Pool
 from .progress import Progress, listener_of
 from .settings import (
@@ -84,6 +85,10 @@ class BatchModelRequests(AbstractCapability[Any]):
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL
     """The longest interval between checks."""
 
+    journal: JournalLike | None = None
+    """A file, or a [`Journal`][pydantic_ai_batch.Journal], in which everything is recorded, so that the same program,
+    started again, takes over what this one left, and pays for nothing twice."""
+
     progress: Progress = False
     """`True` shows, in the terminal, what is queued and how each batch comes along. A callable gets plain
     [`BatchEvent`][pydantic_ai_batch.events.BatchEvent]s instead."""
@@ -102,7 +107,12 @@ class BatchModelRequests(AbstractCapability[Any]):
             poll_interval=self.poll_interval,
             max_poll_interval=self.max_poll_interval,
         )
-        self._pool = Pool(settings, clock=self.clock, listener=listener_of(self.progress))
+        self._pool = Pool(
+            settings,
+            clock=self.clock,
+            listener=listener_of(self.progress, self.clock),
+            journal=journal_of(self.journal),
+        )
 
     @classmethod
     def from_spec(
@@ -114,6 +124,7 @@ class BatchModelRequests(AbstractCapability[Any]):
         max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
         poll_interval: timedelta | float | str = DEFAULT_POLL_INTERVAL,
         max_poll_interval: timedelta | float | str = DEFAULT_MAX_POLL_INTERVAL,
+        journal: str | None = None,
         progress: bool = False,
     ) -> BatchModelRequests:
         """Build from an agent spec, which gives durations as seconds or in ISO 8601, such as `PT5M`.
@@ -127,6 +138,7 @@ class BatchModelRequests(AbstractCapability[Any]):
             max_resubmissions=max_resubmissions,
             poll_interval=_DURATION.validate_python(poll_interval),
             max_poll_interval=_DURATION.validate_python(max_poll_interval),
+            journal=journal,
             progress=progress,
         )
 

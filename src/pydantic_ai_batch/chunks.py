@@ -7,7 +7,8 @@ row's own error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from pydantic_ai.settings import merge_model_settings
 from . import compat
 from .codec import refuse_settings, sets_max_retries
 from .exceptions import RequestNotSendable
+from .journal.ledger import Ledger
 from .lanes.base import Lane, Payload
 from .policy import Search
 from .queueing import too_large
@@ -28,6 +30,9 @@ from .warn import warn_max_retries
 
 _TURN = 200
 """How many requests are encoded before other tasks, such as the checks of earlier batches, get their turn."""
+
+_TURN_BYTES = 4 * 1024 * 1024
+"""How many bytes of them there are before that, at the most."""
 
 _NAMED = 5
 """How many rows an error names at the most."""
@@ -46,6 +51,23 @@ class Row:
     held_since: float | None = None
     """When a full queue first sent it back, by the clock."""
 
+    entry: int | None = None
+    """What it is in the journal, once it is written down there."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A row as it stands in a batch."""
+
+    row: Row
+    group: str
+    body: bytes
+    size: int
+
+
+Take = Callable[[Sequence[Encoded]], Awaitable[Sequence[Encoded]]]
+"""Takes rows over that a journal has already, and returns those that are to be sent."""
+
 
 @dataclass
 class Chunk:
@@ -60,6 +82,13 @@ class Chunk:
 
     size: int = 0
 
+    def drop(self, ledger: Ledger | None) -> None:
+        """Forget a chunk that is not sent after all."""
+        if ledger is not None:
+            for entry in self.payload.entries:
+                ledger.withdraw(entry)
+        self.payload.close()
+
 
 async def fill(
     lane: Lane,
@@ -70,6 +99,7 @@ async def fill(
     refused: Callable[[Row, ModelAPIError], None],
     at_most: int | None = None,
     search: Search | None = None,
+    take: Take | None = None,
 ) -> AsyncGenerator[Chunk]:
     """Encode `rows` of `requests`, and yield each chunk as soon as it is full.
 
@@ -81,37 +111,59 @@ async def fill(
         refused: Called with each row that cannot be encoded or is too large, and its error.
         at_most: How many rows a chunk may hold, where they are the rows of a batch that is divided.
         search: The search that the chunks are parts of.
+        take: Called with the next few rows, encoded, and returns those that are to be sent.
     """
     max_requests = min(lane.max_requests, settings.max_requests or lane.max_requests, at_most or lane.max_requests)
     max_bytes = lane.room(settings.max_bytes)
     filling: dict[str, Chunk] = {}
     try:
-        for number, row in enumerate(rows, start=1):
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
-            try:
-                encoded = await lane.encode(_prepared(lane.model, requests[row.place]))
-                body = encoded.body.encode('utf-8', 'surrogatepass')
-                size = lane.request_size(body)
-                if size > max_bytes:
-                    raise too_large(lane, size, max_bytes)
-            except (UserError, ModelAPIError) as error:
-                refused(row, _row_error(lane.model, error))
-                continue
-            chunk = filling.get(encoded.group)
-            if chunk is not None and (len(chunk.rows) >= max_requests or chunk.size + size > max_bytes):
-                yield filling.pop(encoded.group)
-                chunk = None
-            if chunk is None:
-                chunk = filling[encoded.group] = Chunk(Payload(lane, encoded.group), search)
-            chunk.rows[chunk.payload.add(body)] = row
-            chunk.size += size
+        async with aclosing(_encoded(lane, requests, rows, max_bytes, refused)) as turns:
+            async for turn in turns:
+                for encoded in turn if take is None else await take(turn):
+                    chunk = filling.get(encoded.group)
+                    if chunk is not None and (len(chunk.rows) >= max_requests or chunk.size + encoded.size > max_bytes):
+                        yield filling.pop(encoded.group)
+                        chunk = None
+                    if chunk is None:
+                        chunk = filling[encoded.group] = Chunk(Payload(lane, encoded.group), search)
+                    chunk.rows[chunk.payload.add(encoded.body, encoded.row.entry)] = encoded.row
+                    chunk.size += encoded.size
         while filling:
             yield filling.pop(next(iter(filling)))
     finally:
         # Those that were handed out belong to whoever sends them.
         for chunk in filling.values():
             chunk.payload.close()
+
+
+async def _encoded(
+    lane: Lane,
+    requests: Sequence[BatchRequest],
+    rows: Iterable[Row],
+    max_bytes: int,
+    refused: Callable[[Row, ModelAPIError], None],
+) -> AsyncGenerator[list[Encoded]]:
+    """Encode rows, a few at a time."""
+    turn: list[Encoded] = []
+    turn_size = 0
+    for row in rows:
+        try:
+            encoded = await lane.encode(_prepared(lane.model, requests[row.place]))
+            body = encoded.body.encode('utf-8', 'surrogatepass')
+            size = lane.request_size(body)
+            if size > max_bytes:
+                raise too_large(lane, size, max_bytes)
+        except (UserError, ModelAPIError) as error:
+            refused(row, _row_error(lane.model, error))
+            continue
+        turn.append(Encoded(row, encoded.group, body, size))
+        turn_size += size
+        if len(turn) == _TURN or turn_size > _TURN_BYTES:
+            yield turn
+            turn, turn_size = [], 0
+            await asyncio.sleep(0)
+    if turn:
+        yield turn
 
 
 def check_requests(model: Model, requests: Sequence[BatchRequest]) -> None:
@@ -121,15 +173,20 @@ def check_requests(model: Model, requests: Sequence[BatchRequest]) -> None:
         UserError: Something in it is no request, an ID is repeated, a setting cannot be honoured, or messages end in a
             response that waits for its batch.
     """
+    if isinstance(requests, BatchRequest):
+        raise UserError('A list of requests is needed, and not one `BatchRequest`: put it into a list.')
     for place, request in enumerate(cast('Sequence[object]', requests), start=1):
         if not isinstance(request, BatchRequest) or isinstance(request.messages, str):
             raise UserError(
-                f'Request {place} is none: it takes `BatchRequest(custom_id=..., messages=[...])`, with messages such '
-                'as `ModelRequest.user_text_prompt(...)`.'
+                f'Request {place} is not a `BatchRequest` with a list of messages: it takes '
+                '`BatchRequest(custom_id=..., messages=[...])`, with messages such as '
+                '`ModelRequest.user_text_prompt(...)`.'
             )
         if not isinstance(cast('object', request.custom_id), str):
             raise UserError(f'The `custom_id` of request {place} must be a string, and not {request.custom_id!r}.')
     _refuse_repeated_ids(requests)
+    if empty := [repr(request.custom_id) for request in requests if not request.messages]:
+        raise UserError(f'These requests have no messages: {listed(empty)}.')
     refused: dict[str, list[str]] = {}
     own_settings = model.settings
     ignored = False

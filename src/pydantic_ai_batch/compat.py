@@ -77,6 +77,9 @@ class Ticket:
     last_seen: datetime | None = None
     """When a check last answered."""
 
+    incomplete: int = 0
+    """How many checks found fewer results than the provider counts."""
+
     resubmissions: int = 0
     """How many times the request was submitted again."""
 
@@ -119,6 +122,7 @@ def read_ticket(message: ModelMessage | None) -> Ticket | None:
         polls=stored['polls'],
         failed_checks=stored.get('failed_checks', 0),
         not_found=not_found if isinstance(not_found, int) else 0,
+        incomplete=incomplete if isinstance(incomplete := own.get('incomplete'), int) else 0,
         last_seen=_time(own.get('last_seen')),
         retry_after=retry_after if isinstance(retry_after, float | int) and retry_after > 0 else 0.0,
         held_since=_time(own.get('held_since')),
@@ -161,6 +165,8 @@ def write_ticket(ticket: Ticket) -> dict[str, Any]:
         own['checked_at'] = ticket.checked_at.isoformat()
     if ticket.not_found:
         own['not_found'] = ticket.not_found
+    if ticket.incomplete:
+        own['incomplete'] = ticket.incomplete
     if ticket.last_seen is not None:
         own['last_seen'] = ticket.last_seen.isoformat()
     if ticket.retry_after:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests, infer_model
+from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests
 from pydantic_ai.models.batch import BatchRequest
 
 from .chunks import check_requests
 from .clock import SYSTEM_CLOCK, Clock
-from .lanes import lane_for
+from .journal import JournalLike, journal_of, ledger_of
 from .list_call import ListCall, Outcome
+from .named_model import lane_of_model
 from .progress import Progress, TerminalProgress, listener_of
 from .settings import (
     DEFAULT_MAX_POLL_INTERVAL,
@@ -31,6 +32,7 @@ async def model_request_batch(
     max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
     poll_interval: timedelta = DEFAULT_POLL_INTERVAL,
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL,
+    journal: JournalLike | None = None,
     progress: Progress = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Outcome]:
@@ -52,6 +54,8 @@ async def model_request_batch(
             passes is submitted again.
         poll_interval: How long after its submission a batch is first checked. The interval grows by half each time.
         max_poll_interval: The longest interval between checks.
+        journal: A file, or a [`Journal`][pydantic_ai_batch.Journal], in which everything is recorded, so that the same
+            call in a process started later takes over what this one left, and pays for nothing twice.
         progress: `True` shows how the batches come along, in the terminal. A callable gets plain events instead.
         clock: What time is read from and slept on. Tests pass one that they move by hand.
 
@@ -62,6 +66,7 @@ async def model_request_batch(
         UserError: Something is wrong with the call: a setting out of range, a repeated `custom_id`, a setting that a
             batch cannot honour, messages that end in a pending response. Nothing was sent.
         NoBatchLane: The model cannot be batched. Nothing was sent.
+        JournalError: The journal cannot be used. Nothing was sent.
     """
     settings = BatchSettings(
         max_requests=max_requests,
@@ -72,10 +77,11 @@ async def model_request_batch(
     )
     running_loop('`model_request_batch`')
     check_allow_model_requests()
-    lane = lane_for(infer_model(model))
+    lane = lane_of_model(model)
     check_requests(lane.model, requests)
-    listener = listener_of(progress)
-    call = ListCall(lane, settings, clock, requests, listener)
+    ledger = await ledger_of(journal_of(journal), clock, lane)
+    listener = listener_of(progress, clock)
+    call = ListCall(lane, settings, clock, requests, listener, ledger)
     try:
         async with lane.model:
             # What is wrong with the client, such as a credential that may change from call to call, shows here.
@@ -97,6 +103,7 @@ def model_request_batch_sync(
     max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
     poll_interval: timedelta = DEFAULT_POLL_INTERVAL,
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL,
+    journal: JournalLike | None = None,
     progress: Progress = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Outcome]:
@@ -112,6 +119,7 @@ def model_request_batch_sync(
         max_resubmissions: How many times a request that failed in a way that passes is submitted again.
         poll_interval: How long after its submission a batch is first checked.
         max_poll_interval: The longest interval between checks.
+        journal: A file, or a `Journal`, in which everything is recorded.
         progress: `True` shows how the batches come along; a callable gets plain events instead.
         clock: What time is read from and slept on.
 
@@ -131,6 +139,7 @@ def model_request_batch_sync(
             max_resubmissions=max_resubmissions,
             poll_interval=poll_interval,
             max_poll_interval=max_poll_interval,
+            journal=journal,
             progress=progress,
             clock=clock,
         ),

@@ -5,9 +5,11 @@ The pool and list calls report here; a progress display, or a callable of the us
 
 from __future__ import annotations
 
+import inspect
 import logging
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Literal
 
@@ -68,21 +70,55 @@ Listener = Callable[[BatchEvent], None]
 """Called with each event, on the event loop it happened on. It must not block."""
 
 
+_REMEMBERED = 1000
+"""How many batches a reporter remembers as they were last read: more than are under way at a time, and not all ever."""
+
+_PROGRESS = {'in_progress': 0, 'canceling': 1, 'ended': 2}
+
+
 @dataclass
 class Reporter:
     """Tells a listener, if there is one, what happens."""
 
     listener: Listener | None
+    _last_read: dict[str, Batch] = field(default_factory=dict[str, Batch], init=False, repr=False)
+    _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __call__(self, event: BatchEvent) -> None:
         """Report an event. A listener that raises is logged and let go: nobody's answer depends on it."""
         if self.listener is None:
             return
         try:
-            self.listener(event)
+            returned: object = self.listener(self._as_last_read(event))
         except Exception:
             _log.exception('The listener to the events of batches raised, and is not called again.')
             self.listener = None
+            return
+        if inspect.iscoroutine(returned):
+            returned.close()
+            _log.error(
+                'The listener to the events of batches returned a coroutine, which nobody awaits, and is not called '
+                'again: pass a plain function.'
+            )
+            self.listener = None
+
+    def _as_last_read(self, event: BatchEvent) -> BatchEvent:
+        """The event with its batch as it was last read.
+
+        What becomes of a request is reported with the batch as that request knew it, which is often as it was created.
+        """
+        if event.batch is None:
+            return event
+        batch = event.batch
+        with self._reading:
+            # Put last again, so that the first is the one that nothing was heard of for the longest time.
+            known = self._last_read.pop(batch.id, None)
+            if known is not None and event.kind not in ('submitted', 'checked'):
+                batch = max(known, batch, key=lambda batch: _PROGRESS.get(batch.status, 0))
+            self._last_read[batch.id] = batch
+            if len(self._last_read) > _REMEMBERED:
+                del self._last_read[next(iter(self._last_read))]
+        return event if batch is event.batch else replace(event, batch=batch)
 
 
 @dataclass
@@ -151,7 +187,11 @@ class Tally:
             case 'submitted':
                 self.queued -= event.count
                 self.submitted += event.count
-                if event.batch is not None:
+                if batch is not None and event.batch is not None and not batch.done:
+                    # Its requests are taken over from an earlier process one by one.
+                    batch.batch = event.batch
+                    batch.submitted += event.count
+                elif event.batch is not None:
                     self.batches[event.batch.id] = BatchTally(event.batch, event.lane, event.count)
             case 'checked':
                 if batch is not None and event.batch is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ __all__ = (
     'BatchNotCancellable',
     'BatchNotReady',
     'CreateUnsettled',
+    'JournalError',
+    'JournalMiss',
     'LaneNotBuilt',
     'NoBatchLane',
     'RequestNotSendable',
@@ -27,10 +30,14 @@ __all__ = (
     'ResultUnreadable',
     'ResultsGone',
     'batch_of',
+    'job_of',
+    'pending_of',
 )
 
 _E = TypeVar('_E', bound=Exception)
 _BATCH_ATTRIBUTE = '_pydantic_ai_batch_handle'
+_JOB_ATTRIBUTE = '_pydantic_ai_batch_job'
+_PENDING_ATTRIBUTE = '_pydantic_ai_batch_pending'
 
 
 class NoBatchLane(UserError):
@@ -39,6 +46,14 @@ class NoBatchLane(UserError):
 
 class LaneNotBuilt(NoBatchLane):
     """The model's provider has a batch API, which this package does not serve yet."""
+
+
+class JournalError(UserError):
+    """The journal cannot be used: it is damaged, cannot be written, or a later version of this package wrote it."""
+
+
+class JournalMiss(JournalError):
+    """A strict journal has requests of an earlier run that nothing has matched, and new ones were about to be sent."""
 
 
 class _BatchError(ModelAPIError):
@@ -111,18 +126,76 @@ class BatchNotCancellable(_JobError):
 
 
 def with_batch(error: _E, batch: Batch) -> _E:
-    """Let `error` carry the handle of the batch it concerns.
+    """Let `error` name the batch it concerns, in a note, and carry its handle.
 
     The attribute is set on the instance, as most of these errors are the framework's own classes.
     """
     setattr(error, _BATCH_ATTRIBUTE, batch)
+    if batch.id not in str(error) and not any(batch.id in note for note in getattr(error, '__notes__', ())):
+        error.add_note(f'The request was in batch {batch.id!r}.')
     return error
+
+
+def with_pending(error: _E, pending: ModelResponse, batch: Batch) -> _E:
+    """Let `error` carry the pending response of a request whose batch goes on, and say what it is good for."""
+    setattr(error, _PENDING_ATTRIBUTE, pending)
+    error.add_note(
+        f'Batch {batch.id!r} is left as it is. To collect the answer, run the agent again with '
+        '`message_history=[*messages, pending_of(error)]`, where `messages` are those of this run, and `pending_of` is '
+        'of `pydantic_ai_batch.exceptions`.'
+    )
+    return error
+
+
+def pending_of(error: BaseException) -> ModelResponse | None:
+    """The pending response of an agent's request whose batch could not be checked or read, or `None`.
+
+    The batch was left as it is. A run whose message history ends in this response, after the messages of the run that
+    failed, collects the answer, and pays for nothing again.
+    """
+    pending = getattr(error, _PENDING_ATTRIBUTE, None)
+    return pending if isinstance(pending, ModelResponse) else None
+
+
+def with_job(error: _E, job: BatchJob) -> _E:
+    """Let the error of a row of a list carry the job with which its batch, which goes on, is collected."""
+    setattr(error, _JOB_ATTRIBUTE, job)
+    error.add_note(
+        f'Batch {job.batches[0].batch.id!r} is left as it is. To collect its answers, pass `job_of(error)`, of '
+        '`pydantic_ai_batch.exceptions`, to `collect_batch`, with the requests that it names.'
+    )
+    return error
+
+
+def job_of(error: BaseException) -> BatchJob | None:
+    """The job with which a batch is collected that a list call could not check or read, or `None`."""
+    return getattr(error, _JOB_ATTRIBUTE, None)
+
+
+def submitted_times(resubmissions: int, batch: Batch) -> str:
+    """How often a request was submitted that failed in the end."""
+    return f'It was submitted {resubmissions + 1} times, the last in {batch.id!r}.'
+
+
+def brief(error: BaseException) -> str:
+    """What an error comes to in a log line: nothing that the provider said, which may quote what it was sent."""
+    if isinstance(error, ModelHTTPError):
+        code = error.provider_error_code or error.provider_error_type
+        return f'{type(error).__name__}: status {error.status_code}' + (f', {code}' if code else '')
+    if isinstance(error, ModelConnectionError | _BatchError | UserError) or not isinstance(error, ModelAPIError):
+        return f'{type(error).__name__}: {error}'
+    return type(error).__name__
 
 
 def batch_of(error: BaseException) -> Batch | None:
     """The plain handle of the batch that `error` concerns, with which it can still be collected, or `None`."""
     batch = getattr(error, _BATCH_ATTRIBUTE, None)
     return batch if isinstance(batch, Batch) else None
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether an error says that the provider has a batch, or its results, no more."""
+    return isinstance(error, ResultsGone) or (isinstance(error, ModelHTTPError) and error.status_code == 404)
 
 
 def copy_of(error: _E) -> _E:

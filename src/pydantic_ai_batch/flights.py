@@ -47,6 +47,8 @@ class _Flight:
     """Requests whose results went straight to who waited for them, and were not kept."""
     size: int = 0
     """The bytes that the bodies of the results take up in memory."""
+    keyless: bool = False
+    """Whether it has results that do not say whose they are."""
 
 
 class Flights:
@@ -57,13 +59,28 @@ class Flights:
         self._lock = threading.Lock()
         self._flights: OrderedDict[FlightKey, _Flight] = OrderedDict()
 
-    def submitted(self, key: FlightKey, batch: Batch, custom_ids: Iterable[str]) -> None:
-        """Record a batch that this process made of the requests of runs that wait for it."""
+    def submitted(self, key: FlightKey, batch: Batch, custom_ids: Iterable[str], *, cancellable: bool = True) -> None:
+        """Record a batch that this process made of the requests of runs that wait for it.
+
+        Args:
+            key: The batch as the credential of its requests sees it.
+            batch: The batch.
+            custom_ids: The IDs of the requests in it.
+            cancellable: Whether it is cancelled when nobody waits for it any more.
+        """
         with self._lock:
             flight = self._flight(key)
             flight.batch = flight.created = batch
             flight.wanted.update(custom_ids)
-            flight.cancellable = True
+            flight.cancellable = cancellable
+            self._evict()
+
+    def taken_over(self, key: FlightKey, batch: Batch, custom_id: str) -> None:
+        """Record a request that is in a batch of an earlier process, for a run that waits for it."""
+        with self._lock:
+            flight = self._flight(key)
+            flight.batch = flight.batch or batch
+            flight.wanted.add(custom_id)
             self._evict()
 
     def checked(self, key: FlightKey, batch: Batch, at: datetime) -> None:
@@ -107,7 +124,7 @@ class Flights:
                 flight.results[result.custom_id] = result
                 flight.size += sys.getsizeof(result.body)
 
-    def ended(self, key: FlightKey, batch: Batch) -> Batch | None:
+    def ended(self, key: FlightKey, batch: Batch, *, keyless: bool = False) -> Batch | None:
         """Record that a batch ended and all its results were read.
 
         Returns the batch as this process created it, once, if it did: what may be deleted for it only that says, and
@@ -115,13 +132,15 @@ class Flights:
         """
         with self._lock:
             flight = self._flight(key)
-            flight.batch, flight.ended, flight.cancellable = batch, True, False
+            flight.batch, flight.ended, flight.cancellable, flight.keyless = batch, True, False, keyless
             created, flight.created = flight.created, None
             self._evict()
             return created
 
-    def find(self, key: FlightKey, custom_id: str) -> tuple[Batch, BatchResult | None] | None:
+    def find(self, key: FlightKey, custom_id: str) -> tuple[Batch, BatchResult | None, bool] | None:
         """The batch and its result for the request, if that is here; the result is `None` if the ended batch has none.
+
+        The third is whether it has results that do not say whose they are.
 
         `None` when the provider has to be asked, as the batch has not been seen to end, or its result was not kept.
         """
@@ -133,13 +152,18 @@ class Flights:
             result = flight.results.get(custom_id)
             if result is None and (not flight.ended or custom_id in flight.taken):
                 return None
-            return flight.batch, result
+            return flight.batch, result, flight.keyless
 
     def wanted(self, key: FlightKey, custom_id: str) -> Batch | None:
         """The batch of a request that this process submitted and a run of it still wants, or `None`."""
         with self._lock:
             flight = self._flights.get(key)
             return flight.batch if flight is not None and custom_id in flight.wanted else None
+
+    def is_wanted(self, key: FlightKey) -> bool:
+        """Whether a run of this process still wants a request of the batch."""
+        with self._lock:
+            return (flight := self._flights.get(key)) is not None and bool(flight.wanted)
 
     def collected(self, key: FlightKey, custom_id: str) -> None:
         """Record that a run has got its result."""

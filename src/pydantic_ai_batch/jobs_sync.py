@@ -16,6 +16,7 @@ from pydantic_ai.models.batch import BatchRequest
 from .batch_job import BatchJob
 from .clock import SYSTEM_CLOCK, Clock
 from .jobs import cancel_batch, check_batch, collect_batch, submit_batch, wait_batch
+from .journal import JournalLike
 from .list_call import Outcome
 from .settings import DEFAULT_MAX_POLL_INTERVAL, DEFAULT_POLL_INTERVAL
 from .sync import run_sync
@@ -27,6 +28,7 @@ def submit_batch_sync(
     *,
     max_requests: int | None = None,
     max_bytes: int | None = None,
+    journal: JournalLike | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> BatchJob:
     """Do what [`submit_batch`][pydantic_ai_batch.submit_batch] does, in code without an event loop.
@@ -36,36 +38,43 @@ def submit_batch_sync(
         requests: The requests. Their `custom_id`s must differ.
         max_requests: The most requests in a batch.
         max_bytes: The most bytes in a batch, as encoded.
+        journal: A file, or a `Journal`, in which everything is recorded.
         clock: What time is read from and slept on.
 
     Raises:
         UserError: Something is wrong with the call, or an event loop is running on this thread.
     """
-    call = submit_batch(model, requests, max_requests=max_requests, max_bytes=max_bytes, clock=clock)
+    call = submit_batch(model, requests, max_requests=max_requests, max_bytes=max_bytes, journal=journal, clock=clock)
     return run_sync(call, instead='submit_batch(...)')
 
 
 def check_batch_sync(
-    job: BatchJob, model: Model | KnownModelName | str | None = None, *, clock: Clock = SYSTEM_CLOCK
+    job: BatchJob | str,
+    model: Model | KnownModelName | str | None = None,
+    *,
+    journal: JournalLike | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> BatchJob:
     """Do what [`check_batch`][pydantic_ai_batch.check_batch] does, in code without an event loop.
 
     Args:
-        job: The job.
+        job: The job, or its ID if it was submitted with a journal.
         model: The model that it was submitted with, or its name.
+        journal: The journal that it was submitted with.
         clock: What time is read from.
 
     Raises:
         UserError: The model cannot look at the job, or an event loop is running on this thread.
         ModelAPIError: A batch could not be checked.
     """
-    return run_sync(check_batch(job, model, clock=clock), instead='check_batch(...)')
+    return run_sync(check_batch(job, model, journal=journal, clock=clock), instead='check_batch(...)')
 
 
 def wait_batch_sync(
-    job: BatchJob,
+    job: BatchJob | str,
     model: Model | KnownModelName | str | None = None,
     *,
+    journal: JournalLike | None = None,
     poll_interval: timedelta = DEFAULT_POLL_INTERVAL,
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL,
     timeout: timedelta | None = None,
@@ -74,8 +83,9 @@ def wait_batch_sync(
     """Do what [`wait_batch`][pydantic_ai_batch.wait_batch] does, in code without an event loop.
 
     Args:
-        job: The job.
+        job: The job, or its ID if it was submitted with a journal.
         model: The model that it was submitted with, or its name.
+        journal: The journal that it was submitted with.
         poll_interval: How long after the first check the second one is made.
         max_poll_interval: The longest interval between checks.
         timeout: How long to wait at the most.
@@ -87,17 +97,24 @@ def wait_batch_sync(
         ModelAPIError: A batch could not be checked.
     """
     call = wait_batch(
-        job, model, poll_interval=poll_interval, max_poll_interval=max_poll_interval, timeout=timeout, clock=clock
+        job,
+        model,
+        journal=journal,
+        poll_interval=poll_interval,
+        max_poll_interval=max_poll_interval,
+        timeout=timeout,
+        clock=clock,
     )
     return run_sync(call, instead='wait_batch(...)')
 
 
 @overload
 def collect_batch_sync(
-    job: BatchJob,
-    requests: Sequence[BatchRequest],
+    job: BatchJob | str,
+    requests: Sequence[BatchRequest] | None = None,
     model: Model | KnownModelName | str | None = None,
     *,
+    journal: JournalLike | None = None,
     partial: Literal[False] = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Outcome]: ...
@@ -105,29 +122,32 @@ def collect_batch_sync(
 
 @overload
 def collect_batch_sync(
-    job: BatchJob,
-    requests: Sequence[BatchRequest],
+    job: BatchJob | str,
+    requests: Sequence[BatchRequest] | None = None,
     model: Model | KnownModelName | str | None = None,
     *,
+    journal: JournalLike | None = None,
     partial: bool,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Outcome | None]: ...
 
 
 def collect_batch_sync(
-    job: BatchJob,
-    requests: Sequence[BatchRequest],
+    job: BatchJob | str,
+    requests: Sequence[BatchRequest] | None = None,
     model: Model | KnownModelName | str | None = None,
     *,
+    journal: JournalLike | None = None,
     partial: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Outcome] | list[Outcome | None]:
     """Do what [`collect_batch`][pydantic_ai_batch.collect_batch] does, in code without an event loop.
 
     Args:
-        job: The job.
-        requests: The requests that it was submitted with.
+        job: The job, or its ID if it was submitted with a journal.
+        requests: The requests that it was submitted with, which can be left out with a journal.
         model: The model that it was submitted with, or its name.
+        journal: The journal that it was submitted with.
         partial: Whether to read what there is while batches are not over.
         clock: What time is read from and slept on.
 
@@ -135,17 +155,23 @@ def collect_batch_sync(
         BatchNotReady: A batch is not over, and `partial` is not set.
         UserError: The requests are not the job's, or an event loop is running on this thread.
     """
-    return run_sync(collect_batch(job, requests, model, partial=partial, clock=clock), instead='collect_batch(...)')
+    call = collect_batch(job, requests, model, journal=journal, partial=partial, clock=clock)
+    return run_sync(call, instead='collect_batch(...)')
 
 
 def cancel_batch_sync(
-    job: BatchJob, model: Model | KnownModelName | str | None = None, *, clock: Clock = SYSTEM_CLOCK
+    job: BatchJob | str,
+    model: Model | KnownModelName | str | None = None,
+    *,
+    journal: JournalLike | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> BatchJob:
     """Do what [`cancel_batch`][pydantic_ai_batch.cancel_batch] does, in code without an event loop.
 
     Args:
-        job: The job.
+        job: The job, or its ID if it was submitted with a journal.
         model: The model that it was submitted with, or its name.
+        journal: The journal that it was submitted with.
         clock: What time is read from.
 
     Raises:
@@ -153,4 +179,4 @@ def cancel_batch_sync(
         UserError: The model cannot look at the job, or an event loop is running on this thread.
         ModelAPIError: The provider could not be asked.
     """
-    return run_sync(cancel_batch(job, model, clock=clock), instead='cancel_batch(...)')
+    return run_sync(cancel_batch(job, model, journal=journal, clock=clock), instead='cancel_batch(...)')

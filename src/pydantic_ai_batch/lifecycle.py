@@ -12,14 +12,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models.batch import Batch, BatchResult
 
 from .clock import Clock, sleep_until_due, utc
-from .exceptions import CreateUnsettled, ResultsGone, with_batch
-from .lanes.base import Lane, ListingIncomplete, NotCreated, NotRun, Payload, Stray, Undecided
+from .compat import counts_of
+from .exceptions import CreateUnsettled, ResultsGone, brief, with_batch
+from .journal.ledger import Ledger, Place
+from .lanes.base import Lane, ListingIncomplete, NotCreated, NotRun, Payload, Sought, Stray, Undecided
 from .lanes.errors import shown_url
 from .policy import (
     MAX_FAILED_CHECKS,
@@ -45,15 +47,30 @@ _MAX_READS = 3
 _CLOCK_SKEW = timedelta(hours=1)
 """How far the provider's clock may be from ours before ours is believed."""
 
+_CLOCK_SET = timedelta(days=1)
+"""How far back the listing is read for a batch if the clock was set back since it was intended."""
+
 _SEEN_THROUGH_SECONDS = 150
 """How long, in real seconds, a creation that is under way is seen through when its call is given up."""
+
+_WRITTEN_AT_ONCE, _WRITTEN_BYTES = 256, 4 * 1024 * 1024
+"""How many results, and how many characters of them, are in memory before they are written into the journal."""
 
 _CLEAN_UP_SECONDS = 10
 """How long, in real seconds, deleting an input file may hold up the last answer of its batch."""
 
 
-async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
+async def submit(
+    lane: Lane,
+    payload: Payload,
+    clock: Clock,
+    ledger: Ledger | None = None,
+    *,
+    settling: Callable[[], None] = lambda: None,
+) -> Batch:
     """Create a batch of `payload`, and pay for it once.
+
+    With a journal, it is written down before the provider hears of it, and again when it is known what came of it.
 
     What was uploaded for it is deleted if the provider refuses the batch, but kept if only its queue is full, which is
     for the caller to try again or [`discard`][pydantic_ai_batch.lifecycle.discard].
@@ -62,10 +79,37 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
     the batch is looked for by its tag; only when the provider's listing shows that there is none is it sent again, and
     that once.
 
+    Args:
+        lane: Its lane.
+        payload: Its requests.
+        clock: What time is read from and slept on.
+        ledger: The journal, if there is one.
+        settling: Called if the reply was lost, before the batch is looked for, which may take as long as it runs.
+
     Raises:
         CreateUnsettled: The reply was lost and the listing cannot tell whether there is a batch.
         ModelAPIError: The provider refused the batch, or could not be reached.
     """
+    if ledger is None:
+        return await _create(lane, payload, clock, settling)
+    await ledger.intend(lane, payload, payload.entries)
+    try:
+        batch = await _create(lane, payload, clock, settling)
+    except CreateUnsettled as error:
+        ledger.unsettled(payload.tag)
+        raise with_flag(error) from error.__cause__
+    except ModelAPIError as error:
+        # There is no batch: its requests failed, or wait for room in the provider's queue.
+        await ledger.dropped(payload.tag, failed=full_queue(error) is None)
+        raise
+    except BaseException:
+        ledger.unsettled(payload.tag)
+        raise
+    await ledger.submitted(payload.tag, batch)
+    return batch
+
+
+async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable[[], None]) -> Batch:
     # From the first time on, as a batch of an earlier one may turn up late.
     since = utc(clock) - SETTLE_MARGIN
     never_sent = 0
@@ -86,12 +130,13 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
                 raise
             if outcome == 'unknown':
                 _log.warning(
-                    'The reply to the creation of a %s batch of %d requests was lost (%s): looking for its tag %s.',
-                    lane.info.name,
+                    'The reply to the creation of a batch of %d requests at %s was lost (%s): looking for its tag %s.',
                     payload.count,
-                    error,
+                    lane.info.title,
+                    brief(error),
                     payload.tag,
                 )
+                settling()
                 if (batch := await _settle(lane, payload, since, clock, error)) is not None:
                     return _submitted(lane, payload, batch, clock)
                 if proven_absent:
@@ -112,7 +157,7 @@ async def submit(lane: Lane, payload: Payload, clock: Clock) -> Batch:
         never_sent += 1
 
 
-def _submitted(lane: Lane, payload: Payload, batch: Batch, clock: Clock) -> Batch:
+def _submitted(lane: Lane, payload: Sought, batch: Batch, clock: Clock) -> Batch:
     _log.info('Batch %s of %d requests was submitted to %s.', batch.id, payload.count, lane.info.name)
     return _with_plausible_time(batch, utc(clock))
 
@@ -125,25 +170,31 @@ def _with_plausible_time(batch: Batch, now: datetime) -> Batch:
     return batch if abs(batch.created_at - now) < _CLOCK_SKEW else replace(batch, created_at=now)
 
 
-async def _settle(lane: Lane, payload: Payload, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
+async def _settle(
+    lane: Lane, payload: Sought, since: datetime, clock: Clock, lost: ModelAPIError, *, elapsed: float = 0.0
+) -> Batch | None:
     """Find the batch whose creation had no reply, or `None` when the provider's listing shows that there is none."""
     try:
-        return await _look_for(lane, payload, since, clock, lost)
+        return await _look_for(lane, payload, since, clock, lost, elapsed)
     except asyncio.CancelledError:
         _log_unsettled(lane, payload)
         raise
 
 
-def _log_unsettled(lane: Lane, payload: Payload) -> None:
+def _log_unsettled(lane: Lane, payload: Sought) -> None:
     _log.warning(
-        'The creation of a %s batch was cancelled while it was under way, so a batch may exist: %s.',
-        lane.info.name,
+        'The creation of a batch at %s was cancelled while it was under way, so a batch may exist: %s.',
+        lane.info.title,
         lane.where_to_look(payload),
     )
 
 
-async def _look_for(lane: Lane, payload: Payload, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
+async def _look_for(
+    lane: Lane, payload: Sought, since: datetime, clock: Clock, lost: ModelAPIError, elapsed: float
+) -> Batch | None:
     lost_at = utc(clock)
+    # The first look is now, and the others those that are not due yet.
+    offsets = [elapsed, *(offset for offset in SETTLE_OFFSETS if offset > elapsed)]
     looks = 0
     running = False
     while True:
@@ -156,27 +207,27 @@ async def _look_for(lane: Lane, payload: Payload, since: datetime, clock: Clock,
             running = True
             _log.info('The batch with tag %s is not found yet: %s', payload.tag, undecided)
         except (ModelAPIError, ListingIncomplete) as error:
-            _log.warning('The listing of %s could not be read: %s', lane.info.name, error)
+            _log.warning('The listing of %s could not be read: %s', lane.info.name, brief(error))
         if found:
             return await _keep_one(lane, payload, found)
         looks += 1
-        if looks < len(SETTLE_OFFSETS) and lane.info.findable:
-            await sleep_until_due(clock, SETTLE_OFFSETS[looks] - SETTLE_OFFSETS[looks - 1])
+        if looks < len(offsets) and lane.info.findable:
+            await sleep_until_due(clock, offsets[looks] - offsets[looks - 1])
         elif running and not overdue(lost_at, lane.window, utc(clock)):
             # A batch that may be this one has to end first. Whoever waits would wait for it just as long.
-            await sleep_until_due(clock, poll_delay(looks - len(SETTLE_OFFSETS), *SETTLE_INTERVALS))
+            await sleep_until_due(clock, poll_delay(looks - len(offsets), *SETTLE_INTERVALS))
         elif proven:
             return None
         else:
             raise CreateUnsettled(
                 lane.model.model_name,
-                f'The reply to the creation of a batch of {payload.count} requests was lost ({lost}), and the listing '
-                f'of {lane.info.title} cannot tell whether it exists. The requests are not sent again, as that could '
-                f'pay for them twice: {lane.where_to_look(payload)}.',
+                f'The reply to the creation of a batch of {payload.count} requests was lost ({brief(lost)}), and the '
+                f'listing of {lane.info.title} cannot tell whether it exists. The requests are not sent again, as that '
+                f'could pay for them twice: {lane.where_to_look(payload)}.',
             ) from lost
 
 
-async def _keep_one(lane: Lane, payload: Payload, found: list[Batch]) -> Batch:
+async def _keep_one(lane: Lane, payload: Sought, found: list[Batch]) -> Batch:
     """The oldest of the batches with one tag. Others, of a transport that repeats calls by itself, are cancelled."""
     # A listing that changes while it is paged through may show a batch twice.
     kept, *doubles = {batch.id: batch for batch in found}.values()
@@ -188,15 +239,60 @@ async def _keep_one(lane: Lane, payload: Payload, found: list[Batch]) -> Batch:
     return kept
 
 
-async def discard(lane: Lane, payload: Payload) -> None:
+async def settle(lane: Lane, sought: Sought, intended_at: float, clock: Clock) -> Batch | None:
+    """Find the batch that an earlier process intended to create, or `None` if the provider's listing shows none.
+
+    What was uploaded for one that was not created is deleted.
+
+    Raises:
+        CreateUnsettled: The listing cannot tell whether there is a batch.
+    """
+    now = clock.now()
+    elapsed = now - intended_at
+    since = datetime.fromtimestamp(intended_at, UTC) - SETTLE_MARGIN
+    if elapsed < 0:
+        # The clock was set back since, so that nobody knows how far from the provider's it was.
+        since, elapsed = datetime.fromtimestamp(now, UTC) - _CLOCK_SET, 0.0
+    lost = ModelAPIError(lane.model.model_name, 'the process that was to receive it ended')
+    try:
+        await lane.recall(sought, since=since)
+    except ModelAPIError as error:
+        _log.info('The files at %s could not be listed: %s', lane.info.title, brief(error))
+    batch = await _settle(lane, sought, since, clock, lost, elapsed=elapsed)
+    if batch is None:
+        await discard(lane, sought)
+        return None
+    return _submitted(lane, sought, batch, clock)
+
+
+def with_flag(error: CreateUnsettled) -> CreateUnsettled:
+    """The error with what a user of a journal can do about it."""
+    return CreateUnsettled(
+        error.model_name,
+        f'{error.message} Once you know that there is none, or to send them again anyway, run with '
+        '`Journal(path, resend_lost=True)`.',
+    )
+
+
+async def discard(lane: Lane, payload: Sought) -> None:
     """Delete what was uploaded for a payload that no batch was made of."""
     with suppress(ModelAPIError):
         await lane.discard(payload)
 
 
-async def submit_owned(lane: Lane, payload: Payload, clock: Clock) -> Batch:
-    """Submit a batch that nobody but the caller knows of: see its creation through and cancel it if cancelled."""
-    creation = asyncio.ensure_future(submit(lane, payload, clock))
+async def submit_owned(
+    lane: Lane,
+    payload: Payload,
+    clock: Clock,
+    ledger: Ledger | None = None,
+    *,
+    settling: Callable[[], None] = lambda: None,
+) -> Batch:
+    """Submit a batch that nobody but the caller, and its journal, knows of.
+
+    If this is cancelled, the creation is seen through, and the batch cancelled unless the journal keeps it.
+    """
+    creation = asyncio.ensure_future(submit(lane, payload, clock, ledger, settling=settling))
     try:
         return await asyncio.shield(creation)
     except asyncio.CancelledError:
@@ -207,7 +303,7 @@ async def submit_owned(lane: Lane, payload: Payload, clock: Clock) -> Batch:
             settled = creation.done()
             creation.cancel()
             await asyncio.gather(creation, return_exceptions=True)
-        if settled and creation.exception() is None:
+        if settled and creation.exception() is None and not (ledger and ledger.keeps):
             await give_up(lane, creation.result())
         raise
 
@@ -223,7 +319,7 @@ async def give_up(lane: Lane, batch: Batch) -> None:
         except ModelAPIError:
             after = batch
         if after.status != 'ended':
-            _log.warning('Batch %s could not be cancelled, and goes on: %s', batch.id, error)
+            _log.warning('Batch %s could not be cancelled, and goes on: %s', batch.id, brief(error))
             return
     if after.status == 'ended' and lane.job_status(after) != 'canceled':
         _log.warning('Batch %s had ended when the call was cancelled: it is billed, and can be collected.', batch.id)
@@ -248,11 +344,52 @@ async def cancel(lane: Lane, batch: Batch) -> Batch:
         raise
 
 
-async def clean_up(lane: Lane, created: Batch, ended: Batch) -> None:
-    """Delete the input of a batch that was read, without letting that delay anyone's answer for long."""
+async def clean_up(lane: Lane, created: Batch | None, ended: Batch, ledger: Ledger | None = None) -> None:
+    """Delete the input of a batch that was read, without letting that delay anyone's answer for long.
+
+    Args:
+        lane: Its lane.
+        created: The batch as this process created it, or `None` if it did not.
+        ended: The batch as it is now.
+        ledger: The journal, if there is one, which knows it as it was created by any process.
+    """
+    created = created if ledger is None else await ledger.uncleaned(ended.id)
+    if created is None:
+        return
     with suppress(ModelAPIError, TimeoutError):
         async with asyncio.timeout(_CLEAN_UP_SECONDS):
             await lane.clean_up(created, ended)
+            if ledger is not None:
+                ledger.cleaned(ended.id)
+
+
+def left_of(delay: float, place: Place, clock: Clock) -> float:
+    """What is left of the seconds to the next check of a batch that an earlier process looked at last."""
+    since = place.looked_at if place.looked_at is not None else place.batch.created_at.timestamp()
+    return min(delay, max(0.0, delay - (clock.now() - since)))
+
+
+def _word(lane: Lane, batch: Batch) -> str:
+    counts = ', '.join(f'{count} {name}' for name, count in counts_of(batch).items())
+    return f'{lane.job_status(batch)}; {counts}' if counts else lane.job_status(batch)
+
+
+def missing(lane: Lane, batch: Batch, custom_id: str, *, keyless: bool) -> BatchResult | NotRun:
+    """What the end of a batch means for a request that none of its results is of.
+
+    Args:
+        lane: Its lane.
+        batch: The batch as it ended.
+        custom_id: The ID of the request in it.
+        keyless: Whether it has results that do not say whose they are.
+    """
+    if keyless:
+        return NotRun(
+            f'Batch {batch.id!r} has results that do not say whose they are, and this request has none. It was '
+            'probably answered, and is not sent again by itself.',
+            again=False,
+        )
+    return lane.unlisted(batch, custom_id)
 
 
 @dataclass
@@ -278,6 +415,12 @@ class BatchWatch:
 
     history: CheckHistory = field(default_factory=CheckHistory)
 
+    ledger: Ledger | None = None
+    """The journal, in which results are written down before they are handed over."""
+
+    first_due: float | None = None
+    """Seconds until the first look is due, where that is not what the history says."""
+
     is_known: Callable[[str], bool] = lambda custom_id: True
     """Whether the batch has a request of an ID, where that can be told: results of others are set aside."""
 
@@ -288,6 +431,9 @@ class BatchWatch:
     """Lines of the results that are no request's, kept for the report."""
 
     _delivered: set[str] = field(default_factory=set[str])
+    _unwritten: list[BatchResult] = field(default_factory=list[BatchResult])
+    """Results that are to be written down together, and then handed over."""
+    _unwritten_size: int = 0
 
     @property
     def delay(self) -> float:
@@ -298,6 +444,8 @@ class BatchWatch:
     @property
     def due_in(self) -> float:
         """Seconds until the next look is due: none if the batch is known to have ended and was not looked at since."""
+        if self.first_due is not None:
+            return self.first_due
         return self.delay if self.batch.status != 'ended' or self.history.polls else 0.0
 
     async def until_read(self) -> None:
@@ -318,6 +466,16 @@ class BatchWatch:
         Failures that say nothing about the batch are put up with, as far as policy goes: they count as a check that
         found it running.
         """
+        self.first_due = None
+        done = await self._look()
+        if self.ledger is not None:
+            if done:
+                await self.ledger.ended(self.batch)
+            else:
+                self.ledger.checked(self.batch, self.history)
+        return done
+
+    async def _look(self) -> bool:
         self.history.polls += 1
         try:
             was = self.batch.status
@@ -344,17 +502,23 @@ class BatchWatch:
             keyless = sum(stray.keyless for stray in self.strays)
             if ended and len(self._delivered) + keyless < readable:
                 # Its end can be seen before its results are there, or before all of them are.
-                self.history.failed += 1
-                if self.history.failed <= MAX_FAILED_CHECKS:
+                self.history.came_short()
+                if self.history.incomplete <= MAX_FAILED_CHECKS:
+                    _log.warning(
+                        'Batch %s has ended with %d results, of which %d can be read so far: they are read again.',
+                        self.batch.id,
+                        readable,
+                        len(self._delivered) + keyless,
+                    )
                     return False
-                if not self._delivered and not keyless:
+                if not (self._delivered or self.strays or self.unknown):
                     raise ResultsGone(
                         self.lane.model.model_name,
                         f'Batch {self.batch.id!r} has {readable} results, and not one of them can be read.',
                     )
         except ModelAPIError as error:
             if self.history.tolerates(error, created_at=self.batch.created_at, now=utc(self.clock)):
-                _log.info('A check of batch %s failed and is made again: %s', self.batch.id, error)
+                _log.info('A check of batch %s failed and is made again: %s', self.batch.id, brief(error))
                 self.failed(error)
                 return False
             with_batch(error, self.batch)
@@ -370,6 +534,7 @@ class BatchWatch:
                 self.batch,
             )
         self._report_strays()
+        _log.info('Batch %s is over (%s), and its results were read.', self.batch.id, _word(self.lane, self.batch))
         return True
 
     async def _read(self, *, last: bool) -> bool:
@@ -381,40 +546,68 @@ class BatchWatch:
         errors: dict[str, BatchResult] = {}
         damaged: dict[str, str] = {}
         lines = 0
-        async with aclosing(self.lane.results(self.batch)) as results:
-            async for result in results:
-                if isinstance(result, Stray):
-                    if result.custom_id is None or not self.is_known(result.custom_id):
-                        self.strays.append(result)
+        try:
+            async with aclosing(self.lane.results(self.batch)) as results:
+                async for result in results:
+                    if isinstance(result, Stray):
+                        if result.custom_id is None or not self.is_known(result.custom_id):
+                            self.strays.append(result)
+                        else:
+                            damaged.setdefault(result.custom_id, result.line)
+                        continue
+                    if not self.is_known(result.custom_id):
+                        self.unknown.add(result.custom_id)
+                        continue
+                    lines += 1
+                    if result.custom_id in self._delivered:
+                        continue
+                    if result.status == 'succeeded':
+                        # At once, so that results need not stand in memory together. The first success of an ID counts.
+                        await self._hand_over(result)
                     else:
-                        damaged.setdefault(result.custom_id, result.line)
-                    continue
-                if not self.is_known(result.custom_id):
-                    self.unknown.add(result.custom_id)
-                    continue
-                lines += 1
-                if result.custom_id in self._delivered:
-                    continue
-                if result.status == 'succeeded':
-                    # At once, so that results need not stand in memory together. The first success of an ID counts.
-                    await self._hand_over(result)
-                else:
-                    # Not yet, as a success for the same request beats it.
-                    errors.setdefault(result.custom_id, result)
-        for custom_id, error in errors.items():
-            if custom_id not in self._delivered:
-                await self._hand_over(error)
+                        # Not yet, as a success for the same request beats it.
+                        errors.setdefault(result.custom_id, result)
+            for custom_id, error in errors.items():
+                if custom_id not in self._delivered:
+                    await self._hand_over(error)
+        finally:
+            # What was read before a download broke off counts.
+            await self._write()
         damaged = {custom_id: line for custom_id, line in damaged.items() if custom_id not in self._delivered}
         if not last and (damaged or self.strays or lines < self.lane.readable(self.batch)):
             return False
         for custom_id, line in damaged.items():
             # The answer was paid for and cannot be read, which decoding it will say.
             await self._hand_over(BatchResult(custom_id=custom_id, status='succeeded', body=line))
+        await self._write()
         return True
 
     async def _hand_over(self, result: BatchResult) -> None:
         self._delivered.add(result.custom_id)
-        await self.deliver(result)
+        if self.ledger is None:
+            await self.deliver(result)
+            return
+        self._unwritten.append(result)
+        self._unwritten_size += len(result.body or '')
+        if len(self._unwritten) >= _WRITTEN_AT_ONCE or self._unwritten_size >= _WRITTEN_BYTES:
+            await self._write()
+
+    async def _write(self) -> None:
+        """Write results down, and hand them over."""
+        results, self._unwritten, self._unwritten_size = self._unwritten, [], 0
+        if results and self.ledger is not None:
+            await self.ledger.read(results)
+        for result in results:
+            await self.deliver(result)
+
+    def take_over(self, place: Place) -> None:
+        """Go on from the checks that an earlier process made."""
+        self.history = replace(place.history)
+        self.first_due = left_of(self.due_in, place, self.clock)
+
+    def written(self, custom_id: str) -> None:
+        """Note that a result is here already, from the journal."""
+        self._delivered.add(custom_id)
 
     def delivered(self, custom_id: str) -> bool:
         """Whether the request's result was handed over."""
@@ -422,13 +615,12 @@ class BatchWatch:
 
     def missing(self, custom_id: str) -> BatchResult | NotRun:
         """What the end of the batch means for a request that no result was handed over for."""
-        if any(stray.keyless for stray in self.strays):
-            return NotRun(
-                f'Batch {self.batch.id!r} has results that do not say whose they are, and this request has none. It '
-                'was probably answered, and is not sent again by itself.',
-                again=False,
-            )
-        return self.lane.unlisted(self.batch, custom_id)
+        return missing(self.lane, self.batch, custom_id, keyless=self.keyless)
+
+    @property
+    def keyless(self) -> bool:
+        """Whether the batch has results that do not say whose they are."""
+        return any(stray.keyless for stray in self.strays)
 
     def _report_strays(self) -> None:
         if self.unknown:

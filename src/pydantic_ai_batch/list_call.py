@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
 from . import lifecycle
-from .backpressure import Gate, Gates, TooMuchAtOnce
+from .backpressure import Gate, TooMuchAtOnce, gates_here
+from .batch_job import BatchJob, JobBatch
 from .chunks import Chunk, Row, as_model_error, fill, listed
-from .clock import Clock
+from .clock import Clock, utc
 from .events import EventKind, Listener, Reporter, event_of
-from .exceptions import copy_of, with_batch
+from .exceptions import copy_of, is_gone, submitted_times, with_batch, with_job
+from .journal.ledger import Claim, Ledger, Place
 from .lanes.base import Lane, NotRun
-from .policy import Search
+from .list_claims import ListClaims, Taken
+from .policy import Search, full_queue
 from .settings import BatchSettings
 
 _log = logging.getLogger('pydantic_ai_batch')
@@ -36,15 +40,19 @@ class ListCall:
         clock: Clock,
         requests: Sequence[BatchRequest],
         listener: Listener | None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.lane = lane
+        self.ledger = ledger
         self.settings = settings
         self.clock = clock
         self.requests = requests
         self._reporter = Reporter(listener)
         self._outcomes: list[Outcome | None] = [None] * len(requests)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gates = Gates(clock)
+        self._gates = gates_here(clock)
+        self._claims = ListClaims(lane, ledger, requests, clock, self._start) if ledger is not None else None
+        self._background: set[asyncio.Task[None]] = set()
         self._read: list[str] = []
         """The IDs of the batches whose results were all read."""
 
@@ -65,13 +73,32 @@ class ListCall:
                 self._tasks -= done
                 for task in done:
                     task.result()
+            await self._stop_background()
         except BaseException:
+            await self._stop_background()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._read:
                 _log.warning('These batches had ended before the call was cancelled: %s.', ', '.join(self._read))
             raise
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start what no row waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def _stop_background(self) -> None:
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start what rows wait for."""
+        self._tasks.add(asyncio.get_running_loop().create_task(work))
 
     async def _send(self, rows: Sequence[Row], *, at_most: int | None = None, search: Search | None = None) -> None:
         """Encode rows into batches, and start each as soon as it is full."""
@@ -81,51 +108,150 @@ class ListCall:
             self._outcomes[row.place] = error
 
         self._report('queued', len(rows))
-        chunks = fill(self.lane, self.settings, self.requests, rows, refused=refused, at_most=at_most, search=search)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                self._tasks.add(asyncio.get_running_loop().create_task(self._carry(chunk)))
+        claims = self._claims
+        chunks = fill(
+            self.lane,
+            self.settings,
+            self.requests,
+            rows,
+            refused=refused,
+            at_most=at_most,
+            search=search,
+            take=claims.take if claims is not None else None,
+        )
+        held: list[Chunk] = []
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if claims is not None and claims.holding:
+                        held.append(chunk)
+                    else:
+                        self._run(self._carry(chunk))
+            if held and claims is not None:
+                await claims.ledger.look_for_misses([entry for chunk in held for entry in chunk.payload.entries])
+            while held:
+                self._run(self._carry(held.pop(0)))
+        finally:
+            for chunk in held:
+                chunk.drop(self.ledger)
+        self._take_over()
 
-    async def _send_halves(self, rows: Sequence[Row], search: Search | None = None) -> None:
-        await self._send(rows, at_most=(len(rows) + 1) // 2, search=search)
+    def _take_over(self) -> None:
+        """Go on with the rows that the journal has already."""
+        if self._claims is None:
+            return
+        for taken in self._claims.taken():
+            self._run(self._adopt(taken))
+        unclear: dict[str | None, list[tuple[Row, Claim]]] = {}
+        for row, claim in self._claims.unclear():
+            unclear.setdefault(claim.tag, []).append((row, claim))
+        for rows in unclear.values():
+            self._run(self._resolve(self._claims, rows))
+
+    async def _resolve(self, claims: ListClaims, rows: list[tuple[Row, Claim]]) -> None:
+        """Wait until it is known where rows are, and go on with them."""
+        mine: list[Row] = []
+        for row, claim in rows:
+            try:
+                if await claims.resolve(row, claim):
+                    mine.append(row)
+            except Exception as error:
+                self._report('refused')
+                self._fail([row], error)
+        if mine:
+            self._report('withdrawn', len(mine))
+            await self._send(mine)
+        self._take_over()
+
+    async def _adopt(self, taken: Taken) -> None:
+        """Wait for the rows that are in a batch of an earlier process."""
+        batch = taken.place.batch
+        gate = self._gates.of(self.lane, batch.group)
+        self._report('submitted', len(taken.rows), batch)
+        gate.entered(batch.id)
+        try:
+            await self._collect(taken.rows, batch, gate, place=taken.place)
+        finally:
+            gate.left(batch.id)
 
     async def _carry(self, chunk: Chunk) -> None:
         """Take one batch from its creation to its last row's outcome, whatever goes wrong with it."""
         rows = list(chunk.rows.values())
         gate = self._gates.of(self.lane, chunk.payload.group)
         since = min((row.held_since for row in rows if row.held_since is not None), default=None)
+
+        def create(*, settling: Callable[[], None]) -> Awaitable[Batch]:
+            return lifecycle.submit_owned(self.lane, payload, self.clock, self.ledger, settling=settling)
+
+        def held(now: float) -> None:
+            for row in rows:
+                row.held_since = row.held_since or now
+
         try:
             with chunk.payload as payload:
                 batch = await gate.submit(
-                    lambda: lifecycle.submit_owned(self.lane, payload, self.clock),
+                    create,
                     discard=lambda: lifecycle.discard(self.lane, payload),
                     count=len(rows),
                     since=since,
+                    held=held,
                 )
         except TooMuchAtOnce:
             self._report('withdrawn', len(rows))
-            await self._send_halves(rows)
+            await self._send(rows, at_most=(len(rows) + 1) // 2)
             return
         except Exception as error:
-            self._report('refused', len(rows))
-            self._fail(rows, error)
+            # One that a full queue has sent back all day does not take those with it that joined it later.
+            fresh = self._fresh(rows, error, gate.window)
+            failed = [row for row in rows if row not in fresh] if fresh else rows
+            self._report('refused', len(failed))
+            self._fail(failed, error)
+            if fresh:
+                self._report('withdrawn', len(fresh))
+                await self._send(fresh)
             return
         self._report('submitted', len(rows), batch)
         gate.entered(batch.id)
         try:
-            await self._collect(chunk, batch, gate)
+            await self._collect(chunk.rows, batch, gate, search=chunk.search)
         finally:
             gate.left(batch.id)
 
-    async def _collect(self, chunk: Chunk, batch: Batch, gate: Gate) -> None:
-        """Wait for a batch, and settle each of its rows."""
-        again: list[Row] = []
-        open_rows = dict(chunk.rows)
+    def _fresh(self, rows: Sequence[Row], error: Exception, window: float) -> list[Row]:
+        """The rows of a batch that a full queue has not sent back for too long yet, if that is the error."""
+        if not isinstance(error, ModelAPIError) or full_queue(error) is None:
+            return []
+        now = self.clock.now()
+        fresh = [row for row in rows if now - (row.held_since or now) < window]
+        return fresh if len(fresh) < len(rows) else []
+
+    async def _collect(
+        self,
+        rows: dict[str, Row],
+        batch: Batch,
+        gate: Gate,
+        *,
+        search: Search | None = None,
+        place: Place | None = None,
+    ) -> None:
+        """Wait for a batch, and settle each of its rows.
+
+        Args:
+            rows: The rows by their ID on the wire.
+            batch: The batch as it was last read.
+            gate: Where it stands in the provider's queue.
+            search: The search that it is a part of.
+            place: A place in it, if an earlier process created it.
+        """
+        again: dict[str, Row] = {}
+        open_rows = dict(rows)
 
         async def deliver(result: BatchResult) -> None:
-            row = open_rows.pop(result.custom_id)
-            if await self._settle(row, result, batch):
-                again.append(row)
+            if (row := open_rows.pop(result.custom_id, None)) is None:
+                # In a batch of an earlier process, it may be of no row of this list.
+                return
+            if await self._settle(row, result.custom_id, result, batch):
+                again[result.custom_id] = row
 
         watch = lifecycle.BatchWatch(
             self.lane,
@@ -134,74 +260,152 @@ class ListCall:
             self.clock,
             deliver,
             lambda now: self._report('checked', batch=now),
-            is_known=chunk.rows.__contains__,
+            is_known=rows.__contains__,
+            ledger=self.ledger,
         )
         try:
-            await watch.until_read()
+            if place is not None:
+                watch.take_over(place)
+                await self._read_journal(place, watch, deliver, open_rows)
+            if open_rows:
+                await watch.until_read()
         except Exception as error:
-            self._report('failed', len(open_rows), batch)
-            self._fail(open_rows.values(), error)
+            if not await self._send_lost(error, open_rows, watch.batch):
+                self._report('failed', len(open_rows), batch)
+                self._fail(open_rows.values(), self._with_job(error, rows, watch.batch, place))
+                self._release(open_rows)
         except BaseException:
-            await lifecycle.give_up(self.lane, watch.batch)
+            if self.ledger is not None and self.ledger.keeps:
+                self._release(open_rows)
+                _log.warning('Batch %s goes on: run this again with the same journal to collect it.', batch.id)
+            else:
+                await lifecycle.give_up(self.lane, watch.batch)
             raise
         else:
             self._read.append(batch.id)
-            await self._settle_missing(chunk, open_rows, watch, gate)
-            await lifecycle.clean_up(self.lane, batch, watch.batch)
-        if again:
-            await self._send(again)
+            if search is not None and len(open_rows) < len(rows):
+                search.found = True
+            await self._settle_missing(rows, open_rows, watch, gate, search)
+            await lifecycle.clean_up(self.lane, batch, watch.batch, self.ledger)
+        await self._send_again(again, counted=True)
+
+    def _with_job(self, error: Exception, rows: dict[str, Row], batch: Batch, place: Place | None) -> Exception:
+        """The error for rows whose batch is left as it is, with what collects it."""
+        # In a batch of an earlier process, other rows may be in between: the journal finds them.
+        if place is None and not is_gone(error):
+            tag, _, _ = next(iter(rows)).rpartition('-')
+            request_ids = tuple(self.requests[row.place].custom_id for row in rows.values())
+            with_job(error, BatchJob.of(self.lane, [JobBatch.of(self.lane, batch, tag, request_ids)], utc(self.clock)))
+        return error
+
+    async def _read_journal(
+        self,
+        place: Place,
+        watch: lifecycle.BatchWatch,
+        deliver: Callable[[BatchResult], Awaitable[None]],
+        open_rows: dict[str, Row],
+    ) -> None:
+        """Settle the rows whose results are in the journal."""
+        assert self.ledger is not None
+        async with aclosing(self.ledger.results(place.tag, open_rows)) as results:
+            async for result in results:
+                watch.written(result.custom_id)
+                await deliver(result)
+
+    async def _send_lost(self, error: Exception, rows: dict[str, Row], batch: Batch) -> bool:
+        """Send rows again whose batch is gone, if the journal says that this is what to do."""
+        if self._claims is None or not self._claims.ledger.resend_lost or not is_gone(error):
+            return False
+        _log.warning('Batch %s is gone, and its requests are sent again, as `resend_lost` is set.', batch.id)
+        self._report('resubmitted', len(rows), batch)
+        await self._send_again(rows, counted=False)
+        return True
+
+    def _release(self, rows: Iterable[str]) -> None:
+        if self.ledger is not None:
+            for custom_id in rows:
+                self.ledger.release(custom_id)
 
     async def _settle_missing(
-        self, chunk: Chunk, open_rows: dict[str, Row], watch: lifecycle.BatchWatch, gate: Gate
+        self,
+        rows: dict[str, Row],
+        open_rows: dict[str, Row],
+        watch: lifecycle.BatchWatch,
+        gate: Gate,
+        search: Search | None,
     ) -> None:
         """Settle the rows that a batch ended without a result for."""
         missing = {wire_id: watch.missing(wire_id) for wire_id in open_rows}
         causes = {result.cause for result in missing.values() if isinstance(result, NotRun)}
-        rows = list(open_rows.values())
         if 'full_queue' in causes:
-            since = min(row.held_since or self.clock.now() for row in rows)
+            since = min(row.held_since or self.clock.now() for row in open_rows.values())
             if self.clock.now() - since <= gate.window:
-                await self._hold(rows, watch.batch, gate)
+                await self._hold(open_rows, watch.batch, gate)
                 return
         if 'invalid' in causes and self.settings.max_resubmissions:
-            search = chunk.search or Search()
+            search = search or Search()
             if search.goes_on(watch.batch.id):
-                self._report('resubmitted', len(rows), watch.batch)
-                await self._send_halves(rows, search)
+                self._report('resubmitted', len(open_rows), watch.batch)
+                await self._send_again(open_rows, counted=False, halves=True, search=search)
                 return
-        again: list[Row] = []
+        again: dict[str, Row] = {}
+        victims: dict[str, Row] = {}
         culprits: set[str] = set()
         for wire_id, row in open_rows.items():
             result = missing[wire_id]
-            if isinstance(result, NotRun) and result.culprit in chunk.rows:
-                culprit = self.requests[chunk.rows[result.culprit].place].custom_id
+            if isinstance(result, NotRun) and result.culprit in rows:
+                culprit = self.requests[rows[result.culprit].place].custom_id
                 culprits.add(culprit)
                 result = result.because_of(culprit)
-            if await self._settle(row, result, watch.batch):
-                again.append(row)
+                if result.again and self.settings.max_resubmissions:
+                    victims[wire_id] = row
+                    continue
+            if await self._settle(row, wire_id, result, watch.batch):
+                again[wire_id] = row
         if culprits:
             _log.warning(
                 'Batch %s failed because of requests %s, and ran none.',
                 watch.batch.id,
                 listed([repr(culprit) for culprit in sorted(culprits)]),
             )
-        if again:
-            await self._send(again)
+        # What failed for another request has not failed itself. The other one is not sent again with it, so that this
+        # ends when all wrong requests are named.
+        self._report('resubmitted', len(victims), watch.batch)
+        await self._send_again(victims, counted=False)
+        await self._send_again(again, counted=True)
 
-    async def _hold(self, rows: Sequence[Row], batch: Batch, gate: Gate) -> None:
+    async def _hold(self, rows: dict[str, Row], batch: Batch, gate: Gate) -> None:
         """Send again what was sent back by a full queue, which is no failure and counts as none."""
-        gate.sent_back(batch_id=batch.id)
+        gate.sent_back(batch.id)
         # Whatever else may have been in the queue the first time, a wait has not helped.
-        again = all(row.held_since is not None for row in rows)
-        for row in rows:
+        again = all(row.held_since is not None for row in rows.values())
+        for row in rows.values():
             row.held_since = row.held_since or self.clock.now()
         self._report('held', len(rows), batch)
-        if gate.empty and len(rows) > 1 and again:
-            await self._send_halves(rows)
-        else:
-            await self._send(rows)
+        await self._send_again(rows, counted=False, halves=gate.empty and len(rows) > 1 and again)
 
-    async def _settle(self, row: Row, result: BatchResult | NotRun, batch: Batch) -> bool:
+    async def _send_again(
+        self, rows: dict[str, Row], *, counted: bool, halves: bool = False, search: Search | None = None
+    ) -> None:
+        """Send rows again that came to nothing in their batch.
+
+        Args:
+            rows: The rows by their ID in that batch.
+            counted: Whether that counts as a resubmission.
+            halves: Whether to divide them.
+            search: The search that the parts are parts of.
+        """
+        if not rows:
+            return
+        mine = list(rows.values())
+        if self._claims is not None:
+            mine = await self._claims.requeue(rows, counted=counted)
+        if mine:
+            await self._send(mine, at_most=(len(mine) + 1) // 2 if halves else None, search=search)
+        else:
+            self._take_over()
+
+    async def _settle(self, row: Row, custom_id: str, result: BatchResult | NotRun, batch: Batch) -> bool:
         """Record a row's outcome, or return that it is to be submitted again."""
         try:
             response = self._outcomes[row.place] = await self.lane.outcome(result, self.requests[row.place])
@@ -213,7 +417,11 @@ class ListCall:
                 self._report('resubmitted', batch=batch)
                 return True
             self._outcomes[row.place] = with_batch(error, batch)
+            if row.resubmissions:
+                error.add_note(submitted_times(row.resubmissions, batch))
             self._report('failed', batch=batch)
+            if self.ledger is not None:
+                self.ledger.failed([custom_id], error)
         else:
             self._report('answered', batch=batch, response=response)
         return False

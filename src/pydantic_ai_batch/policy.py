@@ -37,6 +37,9 @@ SETTLE_MARGIN = timedelta(minutes=5)
 MAX_FAILED_CHECKS = 3
 """How many checks in a row may fail in a way that says nothing about the batch; the next one raises."""
 
+MAX_RETRY_AFTER = 3600.0
+"""The longest, in seconds, that a provider can ask to wait: results do not wait for ever, whatever a proxy says."""
+
 MAX_NOT_FOUND = 3
 """How many checks in a row may answer 404, at least, before the batch counts as gone."""
 
@@ -57,7 +60,11 @@ FULL_WINDOW = timedelta(hours=24)
 """How long that goes on, or as long as a lane gives a batch where that is less: a file may be kept no longer."""
 
 MAX_FAILED_PARTS = 128
-"""How many parts of a batch may fail without naming a row before what is left of it counts as failed."""
+"""How many parts of a batch may fail without naming a row, if none was run, before what is left of it counts as failed.
+"""
+
+MAX_PARTS = 2048
+"""How many may if others were run, so that what fails is not every request."""
 
 CreateOutcome = Literal['refused', 'never_sent', 'unknown']
 """What a failed create says of the batch: there is none; there is none, and trying again may help; nobody knows."""
@@ -137,13 +144,16 @@ class Search:
     failed: set[str] = field(default_factory=set[str])
     """The parts of the batch that failed so far."""
 
+    found: bool = False
+    """Whether a part of it was run."""
+
     def goes_on(self, batch_id: str) -> bool:
         """Record a part that failed, and return whether it is worth dividing.
 
         What fails for every request in it would make as many batches as it has requests.
         """
         self.failed.add(batch_id)
-        return len(self.failed) <= MAX_FAILED_PARTS
+        return len(self.failed) <= (MAX_PARTS if self.found else MAX_FAILED_PARTS)
 
 
 @dataclass(kw_only=True)
@@ -162,8 +172,16 @@ class CheckHistory:
     last_seen: datetime | None = None
     """When a check last answered, by our clock."""
 
+    incomplete: int = 0
+    """How many checks found that the batch has ended, and fewer results than the provider counts."""
+
     retry_after: float = 0.0
     """Seconds that the provider asked to wait before the next check, when it refused the last one."""
+
+    def came_short(self) -> None:
+        """Record a check that the provider answered, and that found fewer results than it counts."""
+        self.failed = self.not_found = 0
+        self.incomplete += 1
 
     def answered(self, now: datetime) -> None:
         """Record a check that the provider answered."""
@@ -177,7 +195,7 @@ class CheckHistory:
         A 404 is believed when it was answered several times in a row and the batch has not been seen for a while;
         other passing faults are, after a few in a row; a refusal at once.
         """
-        self.retry_after = error.retry_after or 0.0
+        self.retry_after = min(error.retry_after or 0.0, MAX_RETRY_AFTER)
         if not_found(error):
             self.not_found += 1
             seen = max(created_at, self.last_seen) if self.last_seen else created_at

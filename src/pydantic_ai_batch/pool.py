@@ -11,10 +11,12 @@ import threading
 import weakref
 
 from . import lifecycle
-from .backpressure import Gates
+from .backpressure import gates_here
 from .clock import SYSTEM_CLOCK, Clock
 from .events import Listener, Reporter
 from .flights import FlightKey
+from .journal import Journal, ledger_of, refuse_unfindable
+from .journal.takeover import Takeovers
 from .lanes.base import Lane
 from .pool_state import PoolState, Tasks
 from .queueing import Queues
@@ -27,9 +29,14 @@ class Pool(PoolState):
     """Everything that the models of one `BatchModelRequests` share."""
 
     def __init__(
-        self, settings: BatchSettings, *, clock: Clock = SYSTEM_CLOCK, listener: Listener | None = None
+        self,
+        settings: BatchSettings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        listener: Listener | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        super().__init__(settings, clock, Reporter(listener))
+        super().__init__(settings, clock, Reporter(listener), journal)
         self._lock = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = weakref.WeakKeyDictionary()
 
@@ -44,16 +51,27 @@ class Pool(PoolState):
             if (pool := self._loops.get(loop)) is None:
                 # A loop that was closed while it had tasks is held by them, and would stay for ever.
                 for closed in [other for other in self._loops if other.is_closed()]:
-                    self._loops.pop(closed).waits.abandon()
+                    self._loops.pop(closed).abandon()
                 pool = self._loops[loop] = LoopPool(self)
             return pool
 
-    def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False) -> None:
-        """Leave a request in its batch for a later run, which keeps the batch from being cancelled."""
-        super().leave(lane, key, custom_id, failed=failed)
+    def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False, goes_on: bool = False) -> None:
+        """Leave a request in its batch for a later run, which keeps the batch from being cancelled.
+
+        Args:
+            lane: Its lane.
+            key: The batch as the credential of the request sees it.
+            custom_id: The ID of the request in it.
+            failed: Whether its run got an error.
+            goes_on: Whether its run goes on to wait, by itself.
+        """
+        super().leave(lane, key, custom_id, failed=failed, goes_on=goes_on)
         self._forget(key)
 
     def _forget(self, key: FlightKey) -> None:
+        """Count no more on seeing a batch end that nobody here waits for."""
+        if self.flights.is_wanted(key):
+            return
         with self._lock:
             loops = list(self._loops.values())
         for loop in loops:
@@ -68,8 +86,11 @@ class Pool(PoolState):
             loops = list(self._loops.values())
         if any(loop.waits.waits_for(key, custom_id) for loop in loops):
             return
+        if self.ledger is not None:
+            self.ledger.release(custom_id)
+        batch = self.give_up(lane, key, custom_id)
         self._forget(key)
-        if (batch := self.give_up(lane, key, custom_id)) is not None:
+        if batch is not None:
             # Entered, as the run that gives up may have left the model, and its client closed, by now.
             async with lane.model:
                 await lifecycle.cancel(lane, batch)
@@ -79,12 +100,38 @@ class LoopPool:
     """The part of a pool that belongs to one event loop."""
 
     def __init__(self, state: PoolState) -> None:
+        self._state = state
+        self._opening = asyncio.Lock()
+        self._takeovers: Takeovers | None = None
         self.entered = 0
         """How many `async with` blocks are open on this loop."""
         self._tasks = Tasks()
-        self.gates = Gates(state.clock)
+        self.gates = gates_here(state.clock)
         self.queues = Queues(state, self._tasks, self.gates)
         self.waits = Waits(state, self._tasks, self.gates)
+
+    async def takeovers(self, lane: Lane) -> Takeovers | None:
+        """What takes requests over from earlier processes; `None` without a journal, which is opened first.
+
+        Raises:
+            JournalError: The journal cannot be used. Nothing was sent.
+            UserError: None can be kept for the lane.
+        """
+        state = self._state
+        if state.journal is None:
+            return None
+        refuse_unfindable(lane)
+        async with self._opening:
+            if state.ledger is None or state.ledger.store.closed:
+                state.ledger = await ledger_of(state.journal, state.clock)
+        if state.ledger is not None and (self._takeovers is None or self._takeovers.ledger is not state.ledger):
+            self._takeovers = Takeovers(state.ledger, state.clock, self._tasks.start)
+        return self._takeovers
+
+    def abandon(self) -> None:
+        """Leave what an event loop was doing that was closed while runs waited in it."""
+        self.queues.abandon()
+        self.waits.abandon()
 
     async def close(self) -> None:
         """End what this loop's part of the pool is doing, and leave every batch as it is.
@@ -92,6 +139,9 @@ class LoopPool:
         Requests that are queued, being submitted or being checked fail. Runs between two checks get their pending
         response back.
         """
+        if self._takeovers is not None:
+            self._takeovers.close()
+            self._takeovers = None
         self.queues.close()
         self.waits.close()
         await self._tasks.cancel()

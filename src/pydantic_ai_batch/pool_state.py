@@ -18,6 +18,8 @@ from .clock import Clock, utc
 from .compat import counts_of
 from .events import EventKind, Reporter, Tally, event_of
 from .flights import FlightKey, Flights
+from .journal import Journal
+from .journal.ledger import Ledger, Place
 from .lanes.base import Lane
 from .policy import Search
 from .settings import BatchSettings
@@ -28,7 +30,10 @@ _MAX_SEARCHES = 1024
 
 _log = logging.getLogger('pydantic_ai_batch')
 
-CLOSED = '`BatchModelRequests` was exited while the request waited for its batch to be submitted or checked.'
+CLOSED = (
+    '`BatchModelRequests` was exited while the request waited for its batch to be submitted or checked: await the runs '
+    'inside the `async with` block. Batches that exist go on, and are named in the log.'
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,12 @@ class Submitted:
     custom_id: str
     trace_context: TraceContext | None = None
     """The trace of the batch's submission, if that was traced."""
+
+    held_since: float | None = None
+    """When a full queue first sent it back, by the clock."""
+
+    place: Place | None = None
+    """What the journal says of it, if an earlier process submitted it."""
 
 
 class Searches:
@@ -55,6 +66,12 @@ class Searches:
             while len(self._searches) > _MAX_SEARCHES:
                 self._searches.popitem(last=False)
 
+    def was_run(self, key: FlightKey) -> None:
+        """Record that a batch was run, whether it is a part of a search or not."""
+        with self._lock:
+            if (search := self._searches.get(key)) is not None:
+                search.found = True
+
     def of(self, key: FlightKey) -> Search:
         """The search that a batch is a part of, or a new one that begins with it."""
         with self._lock:
@@ -64,13 +81,20 @@ class Searches:
 class PoolState:
     """What one `BatchModelRequests` goes by and knows, on whatever event loop."""
 
-    def __init__(self, settings: BatchSettings, clock: Clock, reporter: Reporter) -> None:
+    def __init__(
+        self, settings: BatchSettings, clock: Clock, reporter: Reporter, journal: Journal | None = None
+    ) -> None:
         self.settings = settings
+        self.journal = journal
+        self.ledger: Ledger | None = None
+        """The journal, once it is open."""
         self.clock = clock
         self.flights = Flights()
         self._tally = Tally(keeps_done=False)
         self._tallying = threading.Lock()
         self.searches = Searches()
+        self._resubmitted: OrderedDict[str, None] = OrderedDict()
+        """Batches that requests were sent again of, as far as that was logged."""
         self._report = reporter
 
     def report(
@@ -85,6 +109,11 @@ class PoolState:
         """Count what happened, and tell the listener, if there is one."""
         if not count:
             return
+        if kind == 'resubmitted' and batch is not None and batch.id not in self._resubmitted:
+            self._resubmitted[batch.id] = None
+            if len(self._resubmitted) > _MAX_SEARCHES:
+                self._resubmitted.popitem(last=False)
+            _log.info('Requests of batch %s are sent again.', batch.id)
         event = event_of(kind, lane, count=count, batch=batch, response=response)
         with self._tallying:
             self._tally(event)
@@ -104,6 +133,7 @@ class PoolState:
             left=tally.left,
             cost=tally.cost,
             unpriced=tally.unpriced,
+            journal_bytes=self.journal.size if self.journal is not None else None,
             batches=tuple(
                 InFlight(
                     batch=batch.batch,
@@ -117,9 +147,17 @@ class PoolState:
             ),
         )
 
-    def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False) -> None:
-        """Leave a request in its batch for a later run, which keeps the batch from being cancelled."""
-        if (batch := self.flights.wanted(key, custom_id)) is not None:
+    def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False, goes_on: bool = False) -> None:
+        """Leave a request in its batch for a later run, which keeps the batch from being cancelled.
+
+        Args:
+            lane: Its lane.
+            key: The batch as the credential of the request sees it.
+            custom_id: The ID of the request in it.
+            failed: Whether its run got an error.
+            goes_on: Whether its run goes on to wait, by itself.
+        """
+        if not goes_on and (batch := self.flights.wanted(key, custom_id)) is not None:
             self.report('failed' if failed else 'left', lane, batch=batch)
         self.flights.leave(key, custom_id)
 

@@ -14,12 +14,13 @@ from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch
 
 from . import lifecycle, tracing
-from .backpressure import Gates, TooMuchAtOnce
+from .backpressure import Gates
 from .clock import sleep_until_due
-from .exceptions import RequestNotSendable, copy_of
-from .lanes.base import Lane, Payload
+from .exceptions import RequestNotSendable
+from .lanes.base import Lane
 from .policy import Search
 from .pool_state import CLOSED, PoolState, Submitted, Tasks, flight_key
+from .submission import Queued, Submission
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -41,18 +42,6 @@ class Part:
     """The search for the wrong requests of the batch, if that is why it was divided."""
 
 
-@dataclass(eq=False)
-class _Queued:
-    body: bytes
-    size: int
-    placed: asyncio.Future[Submitted]
-    held_since: float | None
-    """When a full queue first sent the request back, by the clock; `None` if none did."""
-    queued_at: float
-    """When it was queued, by the monotonic clock."""
-    requester: tracing.Requester | None
-
-
 @dataclass
 class _Queue:
     lane: Lane
@@ -60,28 +49,24 @@ class _Queue:
     max_requests: int
     max_bytes: int
     search: Search | None = None
-    items: list[_Queued] = field(default_factory=list[_Queued])
+    items: list[Queued] = field(default_factory=list[Queued])
     size: int = 0
     timer: asyncio.Task[None] | None = None
 
     def fits(self, size: int) -> bool:
         return not self.items or self.size + size <= self.max_bytes
 
-    def add(self, item: _Queued) -> None:
+    def add(self, item: Queued) -> None:
         self.items.append(item)
         self.size += item.size
 
-    def remove(self, item: _Queued) -> bool:
+    def remove(self, item: Queued) -> bool:
         """Take an item out, and return whether it was still in."""
         if item not in self.items:
             return False
         self.items.remove(item)
         self.size -= item.size
         return True
-
-
-class _Abandoned(Exception):
-    """Nobody waits any more for any request of a batch that is to be created."""
 
 
 class Queues:
@@ -102,6 +87,7 @@ class Queues:
         again: bool = False,
         part: Part | None = None,
         since: float | None = None,
+        entry: int | None = None,
     ) -> Submitted:
         """Queue an encoded request, and wait until it is in a batch.
 
@@ -114,6 +100,7 @@ class Queues:
             again: Whether it was submitted before. Where queues wait without an end, nobody may come to flush it.
             part: The part of a divided batch that it belongs to, whose requests share a batch with no others.
             since: When a full queue first sent it back, by the clock.
+            entry: What it is in the journal, if there is one.
 
         Raises:
             RequestNotSendable: The request alone is larger than a batch may be.
@@ -135,7 +122,7 @@ class Queues:
             queue = self._queues[key] = self._new_queue(key, lane, group, max_bytes, part)
         placed = asyncio.get_running_loop().create_future()
         clock = self.state.clock
-        item = _Queued(body, size, placed, since, clock.monotonic(), tracing.requester())
+        item = Queued(body, size, placed, since, clock.monotonic(), tracing.requester(), entry)
         queue.add(item)
         self.state.report('queued', lane)
         if len(queue.items) >= queue.max_requests:
@@ -161,9 +148,9 @@ class Queues:
         return queue
 
     async def flush(self) -> None:
-        """Submit every queue now, and wait until that is done."""
-        if tasks := [self._submit(key) for key in list(self._queues)]:
-            await asyncio.wait(tasks)
+        """Submit every queue now, and wait until that is done, or until the provider has no room for it."""
+        if submissions := [self._submit(key) for key in list(self._queues)]:
+            await asyncio.wait(submissions)
 
     async def _submit_after(self, key: QueueKey, queue: _Queue, seconds: float) -> None:
         clock = self.state.clock
@@ -182,96 +169,62 @@ class Queues:
         queue.timer = None
         self._submit(key)
 
-    def _submit(self, key: QueueKey) -> asyncio.Task[None]:
-        """Take a queue off, so that later requests start another, and submit it in a task of its own."""
+    def _submit(self, key: QueueKey) -> asyncio.Future[None]:
+        """Take a queue off, so that later requests start another, and submit it in a task of its own.
+
+        Returns:
+            What is done when it was submitted, or is held back by a full queue.
+        """
         queue = self._queues.pop(key)
         if queue.timer is not None:
             queue.timer.cancel()
         items, queue.items = queue.items, []
-        return self._start(queue, items)
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._start(queue, items, flushed)
+        return flushed
 
-    def _start(self, queue: _Queue, items: list[_Queued]) -> asyncio.Task[None]:
-        task = self.tasks.start(self._create(queue, items))
+    def _start(
+        self, queue: _Queue, items: list[Queued], flushed: asyncio.Future[None] | None = None
+    ) -> asyncio.Task[None]:
+        submission = Submission(
+            self.state,
+            self.gates.of(queue.lane, queue.group),
+            queue.lane,
+            queue.group,
+            queue.search,
+            items,
+            divide=lambda parts: [self._start(queue, part) for part in parts],
+            withdraw=lambda submitted: self._withdraw(queue.lane, queue.group, submitted),
+            flushed=flushed or asyncio.get_running_loop().create_future(),
+        )
+        task = self.tasks.start(submission.run())
 
-        # A task that is cancelled before it starts runs no code of its own.
-        task.add_done_callback(lambda _: self._let_go(queue.lane, items))
+        def done(_: asyncio.Task[None]) -> None:
+            # A task that is cancelled before it starts runs no code of its own.
+            submission.release()
+            self._let_go(queue.lane, items)
+
+        task.add_done_callback(done)
         return task
-
-    async def _create(self, queue: _Queue, items: list[_Queued]) -> None:
-        lane = queue.lane
-        wire_ids: list[str] = []
-        payload: Payload | None = None
-        span = tracing.BatchSpan()
-
-        async def create() -> Batch:
-            nonlocal payload, span
-            # It may come to this hours later, when the provider has room: for those who still wait.
-            waiting = [item for item in items if not item.placed.done()]
-            if payload is None or len(waiting) < len(items):
-                await discard()
-                items[:] = waiting
-                if not items:
-                    raise _Abandoned
-                payload = Payload(lane, queue.group)
-                wire_ids[:] = [payload.add(item.body) for item in items]
-            async with lane.model:
-                with tracing.submission(lane.model, [item.requester for item in items]) as span:
-                    batch = await lifecycle.submit(lane, payload, self.state.clock)
-                    span.answered(batch)
-            return batch
-
-        async def discard() -> None:
-            if payload is None:
-                return
-            with tracing.under(span.trace_context):
-                async with lane.model:
-                    await lifecycle.discard(lane, payload)
-            payload.close()
-
-        gate = self.gates.of(lane, queue.group)
-        since = min((item.held_since for item in items if item.held_since is not None), default=None)
-        try:
-            batch = await gate.submit(create, discard=discard, count=len(items), since=since)
-        except _Abandoned:
-            return
-        except TooMuchAtOnce:
-            middle = (len(items) + 1) // 2
-            await asyncio.wait([self._start(queue, items[:middle]), self._start(queue, items[middle:])])
-            return
-        except Exception as error:
-            self.state.report('refused', lane, count=len(items))
-            for item in items:
-                if not item.placed.done():
-                    item.placed.set_exception(copy_of(error))
-            return
-        finally:
-            if payload is not None:
-                payload.close()
-        gate.entered(batch.id)
-        key = flight_key(lane, queue.group, batch)
-        if queue.search is not None:
-            self.state.searches.keep(key, queue.search)
-        self.state.flights.submitted(key, batch, wire_ids)
-        self.state.report('submitted', lane, count=len(items), batch=batch)
-        trace_context = span.trace_context
-        for item, wire_id in zip(items, wire_ids, strict=True):
-            submitted = Submitted(batch, wire_id, trace_context)
-            if item.placed.done():
-                # Its run was cancelled while the batch was being created.
-                self._withdraw(lane, queue.group, submitted)
-            else:
-                item.placed.set_result(submitted)
 
     def _withdraw(self, lane: Lane, group: str, submitted: Submitted) -> None:
         key = flight_key(lane, group, submitted.batch)
-        self.gates.forget(*key)
-        if (batch := self.state.give_up(lane, key, submitted.custom_id)) is not None:
+        batch = self.state.give_up(lane, key, submitted.custom_id)
+        if not self.state.flights.is_wanted(key):
+            self.gates.forget(*key)
+        if batch is not None:
             self.tasks.start(self._cancel(lane, batch, submitted.trace_context))
 
     async def _cancel(self, lane: Lane, batch: Batch, trace_context: tracing.TraceContext | None) -> None:
         with suppress(ModelAPIError), tracing.under(trace_context):
             async with lane.model:
                 await lifecycle.cancel(lane, batch)
+
+    def abandon(self) -> None:
+        """Count out what was queued on an event loop that was closed, where nothing can be told to it any more."""
+        for queue in self._queues.values():
+            self.state.report('withdrawn', queue.lane, count=len(queue.items))
+        self._queues.clear()
 
     def close(self) -> None:
         """Fail what is queued. What is being submitted fails when its task is cancelled."""
@@ -281,7 +234,7 @@ class Queues:
                 queue.timer.cancel()
             self._let_go(queue.lane, queue.items)
 
-    def _let_go(self, lane: Lane, items: list[_Queued]) -> None:
+    def _let_go(self, lane: Lane, items: list[Queued]) -> None:
         for item in items:
             if not item.placed.done():
                 self.state.report('withdrawn', lane)

@@ -51,7 +51,9 @@ class BatchSettings:
                 raise UserError(f'`{name}` must be a `timedelta`, such as `timedelta(seconds=30)`, not {value!r}.')
         for name in ('max_requests', 'max_bytes', 'max_resubmissions'):
             value = getattr(self, name)
-            if not (isinstance(value, int) or (value is None and name != 'max_resubmissions')):
+            if isinstance(value, bool) or not (
+                isinstance(value, int) or (value is None and name != 'max_resubmissions')
+            ):
                 raise UserError(f'`{name}` must be a whole number, not {value!r}.')
         for name in ('max_requests', 'max_bytes'):
             value = getattr(self, name)

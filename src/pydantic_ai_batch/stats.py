@@ -61,5 +61,8 @@ class BatchingStats:
     unpriced: int
     """How many answers there is no price for."""
 
+    journal_bytes: int | None
+    """The bytes that the journal takes up on the disk; `None` without one."""
+
     batches: tuple[InFlight, ...]
     """The batches in flight, oldest first."""

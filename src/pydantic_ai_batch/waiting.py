@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
@@ -21,7 +21,7 @@ from .clock import sleep_until_due, utc
 from .exceptions import copy_of
 from .flights import FlightKey
 from .lanes.base import Lane, NotRun
-from .policy import CheckHistory, poll_delay
+from .policy import MAX_RETRY_AFTER, CheckHistory, poll_delay
 from .pool_state import CLOSED, PoolState, Submitted, Tasks
 
 _log = logging.getLogger('pydantic_ai_batch')
@@ -119,14 +119,16 @@ class Waits:
         # Shared by those alone whose histories agree on the batch's age, which a made-up one may not.
         self._looks: dict[tuple[FlightKey, datetime], _Look] = {}
 
-    async def wait(self, lane: Lane, key: FlightKey, submitted: Submitted, *, polls: int = 0) -> BatchResult | NotRun:
+    async def wait(
+        self, lane: Lane, key: FlightKey, submitted: Submitted, *, history: CheckHistory
+    ) -> BatchResult | NotRun:
         """Wait until the batch has ended and the request's result was read, however long that takes.
 
         Args:
             lane: The lane of the request's model.
             key: The batch as the model's credential sees it.
             submitted: Where the request is.
-            polls: How many checks of the batch there were before, from which the interval goes on to grow.
+            history: The checks of the batch so far, from which the interval goes on to grow.
 
         Raises:
             LetGo: The pool was closed while the batch was between two checks.
@@ -139,10 +141,17 @@ class Waits:
         if wait is None:
             settings = self.state.settings
             # A history may say anything, and below zero there would be no interval at all.
-            history = CheckHistory(polls=max(0, polls))
-            delay = poll_delay(history.polls, settings.poll_interval, settings.max_poll_interval)
+            history.polls = max(0, history.polls)
+            delay = max(
+                poll_delay(history.polls, settings.poll_interval, settings.max_poll_interval),
+                min(history.retry_after, MAX_RETRY_AFTER),
+            )
+            if submitted.place is not None:
+                history = replace(submitted.place.history)
+                delay = lifecycle.left_of(delay, submitted.place, self.state.clock)
             wait = self._waits[key] = _Wait(submitted.batch, self.state.clock.monotonic() + delay, history)
-            wait.poller = self.tasks.start(self._poll(lane, key, submitted.batch, wait))
+            first_due = delay if submitted.place is not None else None
+            wait.poller = self.tasks.start(self._poll(lane, key, submitted.batch, wait, first_due))
         wait.trace.join(submitted.trace_context)
         future: asyncio.Future[BatchResult | NotRun] = asyncio.get_running_loop().create_future()
         wait.futures.setdefault(submitted.custom_id, []).append(future)
@@ -167,10 +176,12 @@ class Waits:
         found = self.state.flights.find(key, custom_id)
         if found is None:
             return None
-        batch, result = found
-        return result or lane.unlisted(batch, custom_id)
+        batch, result, keyless = found
+        return result or lifecycle.missing(lane, batch, custom_id, keyless=keyless)
 
-    async def _poll(self, lane: Lane, key: FlightKey, batch: Batch, wait: _Wait) -> None:
+    async def _poll(
+        self, lane: Lane, key: FlightKey, batch: Batch, wait: _Wait, first_due: float | None = None
+    ) -> None:
         """Check the batch for all who wait on it until each has its result."""
         last: list[BatchResult] = []
 
@@ -189,6 +200,7 @@ class Waits:
             async with lane.model:
                 while wait.futures.keys() - {result.custom_id for result in last}:
                     watch = self._watch(lane, key, batch, wait.history, deliver)
+                    watch.first_due, first_due = first_due, None
                     await self._until_read(watch, wait)
                     batch, wait.history = watch.batch, CheckHistory()
                     for custom_id in list(wait.futures):
@@ -252,13 +264,21 @@ class Waits:
             tracing.current().failed(error)
 
         return lifecycle.BatchWatch(
-            lane, batch, self.state.settings, self.state.clock, deliver, checked, failed, history
+            lane,
+            batch,
+            self.state.settings,
+            self.state.clock,
+            deliver,
+            checked,
+            failed,
+            history,
+            ledger=self.state.ledger,
         )
 
     async def _finish(self, lane: Lane, key: FlightKey, watch: lifecycle.BatchWatch) -> None:
         """Note that all results of a batch were read, and delete the input that this process uploaded for it."""
-        if (created := self.state.flights.ended(key, watch.batch)) is not None:
-            await lifecycle.clean_up(lane, created, watch.batch)
+        created = self.state.flights.ended(key, watch.batch, keyless=watch.keyless)
+        await lifecycle.clean_up(lane, created, watch.batch, self.state.ledger)
 
     async def look(
         self, lane: Lane, key: FlightKey, submitted: Submitted, *, checked_at: datetime | None, history: CheckHistory

@@ -127,18 +127,22 @@ def built_in_version(table: str) -> str:
     return found[1] if found else ''
 
 
-async def measured() -> dict[Key, str]:
-    """Every cell, measured now."""
-    cells: dict[Key, str] = {}
+async def measured_cell(behaviour: Behaviour, way: Way, column: Column) -> str:
+    """One cell, measured now."""
+    if column.harness in behaviour.lacking:
+        return _NONE
+    came = [await column.measure(behaviour, way, most) for most in (0, RESUBMISSIONS)]
+    return cell(*(len(each.right) for each in came))
+
+
+async def measured(known: Mapping[Key, str] | None = None) -> dict[Key, str]:
+    """Every cell, measured now but for those that are known."""
+    cells = dict(known or {})
     for behaviour in BEHAVIOURS:
         for way in WAYS:
             for column in COLUMNS:
-                if column.harness in behaviour.lacking:
-                    text = _NONE
-                else:
-                    came = [await column.measure(behaviour, way, most) for most in (0, RESUBMISSIONS)]
-                    text = cell(*(len(each.right) for each in came))
-                cells[behaviour.name, way, column] = text
+                if (key := (behaviour.name, way, column)) not in cells:
+                    cells[key] = await measured_cell(behaviour, way, column)
     return cells
 
 

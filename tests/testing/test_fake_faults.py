@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from openai import APIConnectionError, AsyncOpenAI, InternalServerError, NotFoundError, RateLimitError
 
 from pydantic_ai_batch.testing import FakeError, FakeProviders, ManualClock
+from pydantic_ai_batch.testing.faults import DEFAULTS
 
 from .fake_openai_jobs import Results, Submit, input_file
 
@@ -354,3 +356,49 @@ async def test_counting_what_does_not_exist_is_refused(fake: FakeProviders) -> N
     assert fake.openai.count('create') == fake.openai.count('unknown') == 0
     with pytest.raises(ValueError, match='create'):
         fake.openai.count('creates')
+
+
+@pytest.mark.parametrize(
+    ('operation', 'fault', 'options', 'said'),
+    [
+        ('create', 'http', {'status': '404'}, "an HTTP status from 200 to 599, not '404'"),
+        ('create', 'http', {'status': 1000}, 'an HTTP status'),
+        ('create', 'http', {'code': 7}, 'a string or `None`, not 7'),
+        ('create', 'http', {'message': None}, 'a string, not None'),
+        ('create', 'http', {'headers': {'retry-after': 7}}, 'a mapping of strings to strings'),
+        ('create', 'http', {'headers': [('retry-after', '7')]}, 'a mapping of strings to strings'),
+        ('create', 'http', {'done': 1}, 'true or false, not 1'),
+        ('create', 'garbage', {'body': {}}, 'bytes or a string'),
+        ('download', 'cut', {'fraction': 30}, 'a number from 0 to 1, not 30'),
+        ('download', 'cut', {'announced': 'no'}, 'true or false'),
+        ('batch', 'expire', {'seconds': '60'}, 'a number of seconds'),
+        ('batch', 'expire', {'seconds': float('nan')}, 'a number of seconds'),
+        ('batch', 'hide', {'seconds': -1}, 'a number of seconds'),
+        ('batch', 'cancel', {'done': 1.5}, 'a number of rows'),
+        ('batch', 'stick', {'done': True}, 'a number of rows'),
+        ('batch', 'fail', {'errors': {'code': 'x'}}, 'a list of mappings'),
+        ('batch', 'fail', {'errors': ['x']}, 'a list of mappings'),
+        ('batch', 'fail', {'rows': 1}, 'a function from `FakeRequest`'),
+        ('batch', 'status_word', {'word': None}, 'a string'),
+        ('batch', 'status_word', {'when': ['in_progress']}, 'in_progress'),
+        ('lines', 'drop', {'rows': '1'}, "or, in Python, a function from `FakeRequest`, not '1'"),
+        ('lines', 'duplicate', {'rows': -1}, 'the number of the first rows'),
+        ('lines', 'string_body', {'rows': True}, 'the number of the first rows'),
+        ('lines', 'damage', {'how': 3}, 'truncate'),
+        ('create', 'reset', {'times': '2'}, 'at least 1'),
+        ('create', 'reset', {'times': 1.5}, 'at least 1'),
+        ('create', 'reset', {'after': None}, 'not negative'),
+    ],
+)
+async def test_a_value_that_an_option_does_not_take_is_refused_when_it_is_injected(
+    fake: FakeProviders, operation: str, fault: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        fake.openai.inject(operation, fault, **options)
+
+
+@pytest.mark.parametrize(
+    ('operation', 'fault'), [(operation, fault) for operation, faults in DEFAULTS.items() for fault in faults]
+)
+async def test_every_option_takes_its_own_default(fake: FakeProviders, operation: str, fault: str) -> None:
+    fake.openai.inject(operation, fault, **DEFAULTS[operation][fault])

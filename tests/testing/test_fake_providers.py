@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from datetime import timedelta
 
 import httpx2
 import pytest
-from openai import APIConnectionError, OpenAI
+from openai import APIConnectionError, OpenAI, RateLimitError
 
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 from pydantic_ai_batch.testing.__main__ import inject
@@ -188,3 +189,50 @@ def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals) -> N
 def test_a_fault_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match='is not'):
         inject(FakeProviders(), text)
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('openai.lines:drop,rows=abc', 'the number of the first rows'),
+        ('openai.batch:fail,rows=3', 'only Python can pass'),
+        ('openai.status:http,status=abc', 'an HTTP status'),
+        ('openai.status:http,times=abc', 'at least 1'),
+        ('openai.status:http,after=abc', 'not negative'),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_refused_with_what_it_takes(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        inject(FakeProviders(), text)
+
+
+async def test_text_needs_no_quotes_on_the_command_line_even_if_it_is_a_number(fake: FakeProviders) -> None:
+    inject(fake, 'openai.list:http,status=429,code=17,message=Slow down.')
+    inject(fake, 'openai.list:http,status=429,code=null,message="17"')
+    async with fake.openai.client(max_retries=0) as client:
+        for code, message in (('17', 'Slow down.'), (None, '17')):
+            with pytest.raises(RateLimitError, match=message) as caught:
+                await client.batches.list()
+            assert caught.value.code == code
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, '-m', 'pydantic_ai_batch.testing', *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+
+
+def test_the_command_says_in_one_line_that_its_port_is_taken() -> None:
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = command('--port', str(port))
+    assert (ended.returncode, ended.stdout) == (2, '')
+    assert ended.stderr == f'Error: port {port} is taken: pass another `--port`, or leave it out for a free one.\n'
+
+
+@pytest.mark.parametrize('port', ['99999', '-3'])
+def test_the_command_says_in_one_line_that_there_is_no_such_port(port: str) -> None:
+    ended = command('--port', port)
+    assert (ended.returncode, ended.stdout) == (2, '')
+    assert ended.stderr == (
+        f'Error: there is no port {port}: pass a `--port` from 1 to 65535, or leave it out for a free one.\n'
+    )

@@ -117,12 +117,33 @@ def _no_lane(inner: Model) -> NoBatchLane:
             'Gemini API.'
         )
     if is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
-        return NoBatchLane(
-            f'Model {model_id!r} cannot be batched through {provider!r}: `pydantic-ai-batch` serves `OpenAIProvider`, '
-            'whatever its `base_url`, where the profile of the model has `openai_supports_batch_api`. Set that flag '
-            'with `profile=` on the model if its endpoint has `/files` and `/batches`.'
-        )
+        return NoBatchLane(f'Model {model_id!r} cannot be batched through {provider!r}: {_not_openais(inner)}')
     return NoBatchLane(
         f'Model {model_id!r} cannot be batched: `{type(inner).__name__}` has no batch API here. There is one for '
         f'{"; ".join(info.models for info in LANES.values())}.'
+    )
+
+
+def _not_openais(inner: Model) -> str:
+    """Why a model that speaks OpenAI's language has no lane, and what gives it one if its endpoint has batches."""
+    profile = cast('dict[str, Any]', inner.profile)
+    chat = is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel')
+    through_openais = is_a(inner.provider, 'pydantic_ai.providers.openai', 'OpenAIProvider')
+    instead = f'`OpenAIChatModel({inner.model_name!r}, provider=OpenAIProvider(base_url=..., api_key=...))`'
+    if chat and not through_openais:
+        # Its twin on the Responses API, which tells about batches, goes by the provider's own profile.
+        return (
+            'Chat Completions are batched through `OpenAIProvider` alone, whatever `profile=` says. If the endpoint '
+            f'has `/files` and `/batches`, use {instead}.'
+        )
+    if not profile.get('openai_supports_batch_api', False):
+        return (
+            'its profile has `openai_supports_batch_api` off. If the endpoint has `/files` and `/batches`, turn it on '
+            'with `profile=OpenAIModelProfile(openai_supports_batch_api=True)` on the model.'
+        )
+    if not chat:
+        return 'its profile says that it answers in streams alone (`openai_responses_requires_streaming`).'
+    return (
+        f'Chat Completions are not batched with an `{type(cast("Any", inner).client).__name__}`, whatever `profile=` '
+        f'says. If the endpoint has `/files` and `/batches`, use {instead}.'
     )

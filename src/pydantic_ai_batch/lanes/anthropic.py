@@ -19,6 +19,7 @@ from pydantic_ai.models import check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus
 
 from pydantic_ai_batch import compat
+from pydantic_ai_batch.exceptions import brief
 from pydantic_ai_batch.statuses import FRAMEWORK, JobStatus
 
 from .base import (
@@ -27,6 +28,7 @@ from .base import (
     ListingIncomplete,
     NotRun,
     Payload,
+    Sought,
     Stray,
     Undecided,
     listed_batches,
@@ -187,7 +189,7 @@ class AnthropicLane(ClientLane):
             )
         return self._batch(json_object(self.model.model_name, response.content), batch.group, known=batch)
 
-    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+    async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for a batch of as many requests that was made since, and know it by the IDs in its results.
 
         Raises:
@@ -205,7 +207,7 @@ class AnthropicLane(ClientLane):
             try:
                 first = await self._first_id(batch)
             except ModelAPIError as error:
-                _log.warning('The results of batch %s could not be read: %s', batch.id, error)
+                _log.warning('The results of batch %s could not be read: %s', batch.id, brief(error))
                 first = None
             if first is None:
                 unclear = True
@@ -255,7 +257,7 @@ class AnthropicLane(ClientLane):
             return 'canceled' if 'canceled' in unrun else 'expired'
         return status
 
-    def where_to_look(self, payload: Payload) -> str:
+    def where_to_look(self, payload: Sought) -> str:
         """How a person finds the batch of `payload` at the provider."""
         return f'look for a batch of {payload.count} requests, in whose results the IDs begin with `{payload.tag}`'
 

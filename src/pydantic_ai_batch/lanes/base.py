@@ -193,7 +193,24 @@ class Undecided(Exception):
     """A batch that may be the one looked for is running, and shows whose it is only when it has ended."""
 
 
-class Payload:
+@dataclass
+class Sought:
+    """What a batch is looked for by, if nobody knows whether it was created."""
+
+    tag: str
+    """The tag that it carries."""
+
+    group: str
+    """The group of its requests."""
+
+    count: int = 0
+    """How many requests it has."""
+
+    receipt: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the lane did for it so far, such as the file it uploaded, so that no step is done twice."""
+
+
+class Payload(Sought):
     """The encoded requests of one batch, in the provider's own framing, on their way to it.
 
     Requests are framed as they are added, into memory or, above 32 MB, a temporary file, so neither the list of their
@@ -201,20 +218,18 @@ class Payload:
     """
 
     def __init__(self, lane: Lane, group: str, tag: str | None = None) -> None:
-        self.tag = tag or new_tag()
-        self.group = group
-        self.count = 0
+        super().__init__(tag or new_tag(), group)
         self.size = len(lane.prefix) + len(lane.suffix)
         """Its bytes so far, as they are sent."""
-        self.receipt: dict[str, Any] = {}
-        """What the lane did for this payload so far, such as the file it uploaded, so that no step is done twice."""
+        self.entries: list[int] = []
+        """The requests in a journal, in their order, if there is one."""
         self._lane = lane
         self._file = tempfile.SpooledTemporaryFile[bytes](max_size=_SPOOL_BYTES)
         self._file.write(lane.prefix)
         self._sealed = False
 
-    def add(self, body: bytes) -> str:
-        """Add a request's encoded body, and return its ID on the wire."""
+    def add(self, body: bytes, entry: int | None = None) -> str:
+        """Add a request's encoded body, and what it is in a journal, and return its ID on the wire."""
         wire_id = f'{self.tag}-{self.count}'
         framed = self._lane.frame(wire_id, body)
         if self.count:
@@ -222,6 +237,8 @@ class Payload:
         self._file.write(framed)
         self.size += len(framed)
         self.count += 1
+        if entry is not None:
+            self.entries.append(entry)
         return wire_id
 
     def open(self) -> IO[bytes]:
@@ -364,7 +381,7 @@ class Lane(ABC):
         """Ask the provider to stop the batch, and return it as it is then."""
 
     @abstractmethod
-    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+    async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """The batches that carry the tag of `payload`, oldest first, among those created since.
 
         Raises:
@@ -372,7 +389,14 @@ class Lane(ABC):
             Undecided: A batch may be one of them, which shows only when it has ended.
         """
 
-    async def discard(self, payload: Payload) -> None:
+    async def recall(self, payload: Sought, *, since: datetime) -> None:
+        """Find, by its name, what was uploaded for a batch by a process that ended before it could say so.
+
+        A lane that uploads nothing finds nothing.
+        """
+        return
+
+    async def discard(self, payload: Sought) -> None:
         """Delete what was uploaded for a payload that no batch was made of; nothing, where a lane uploads nothing."""
         return
 
@@ -385,7 +409,7 @@ class Lane(ABC):
         """
         return
 
-    def where_to_look(self, payload: Payload) -> str:
+    def where_to_look(self, payload: Sought) -> str:
         """How a person finds the batch of `payload` at the provider."""
         return f'look for a batch with `{self.info.tag_field}` `{TAG_KEY}` = `{payload.tag}`'
 

@@ -34,6 +34,7 @@ from .base import (
     NotCreated,
     NotRun,
     Payload,
+    Sought,
     Stray,
     failed_unnamed,
     file_name,
@@ -301,7 +302,7 @@ class GoogleLane(ClientLane):
             )
         return await self.status(batch)
 
-    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+    async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag in their display name, newest first."""
         check_allow_model_requests()
         found: list[Mapping[str, Any]] = []
@@ -336,7 +337,20 @@ class GoogleLane(ClientLane):
         """The provider's own word for where the batch is, without its prefix."""
         return str((batch.provider_details or {}).get('state') or '').partition('_STATE_')[2]
 
-    async def discard(self, payload: Payload) -> None:
+    async def recall(self, payload: Sought, *, since: datetime) -> None:
+        """Find the input file by the name that it was uploaded with."""
+        check_allow_model_requests()
+        token = ''
+        for _ in range(_MAX_PAGES):
+            page = await self._operation(f'files?{urlencode({"pageSize": _PAGE, "pageToken": token})}')
+            for item in list_of_objects(page.get('files')):
+                if item.get('displayName') == file_name(payload.tag) and isinstance(item.get('name'), str):
+                    payload.receipt['input_file'] = item['name']
+                    return
+            if not (token := page.get('nextPageToken') or ''):
+                return
+
+    async def discard(self, payload: Sought) -> None:
         """Delete the input file that no batch was made of."""
         if (name := payload.receipt.pop('input_file', None)) is not None:
             await self._delete(name)
@@ -364,6 +378,8 @@ class GoogleLane(ClientLane):
         details = {**(known.provider_details or {}), 'state': f'JOB_STATE_{state}'}
         if error := object_in(operation, 'error'):
             details['error'] = dict(error)
+        if isinstance(file := _output(operation).get('responsesFile'), str) and file:
+            details['responses_file'] = file
         if stats:
             details['request_counts'] = {
                 'total': _count(stats, 'requestCount'),

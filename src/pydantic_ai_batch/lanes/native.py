@@ -21,7 +21,7 @@ from pydantic_ai_batch import compat
 from pydantic_ai_batch.exceptions import RequestNotSendable
 from pydantic_ai_batch.per_model import PerModel
 
-from .base import WIRE_ID_WIDTH, Lane, LaneInfo, ListingIncomplete, NotRun, Payload, Stray
+from .base import WIRE_ID_WIDTH, Lane, LaneInfo, ListingIncomplete, NotRun, Payload, Sought, Stray
 from .errors import connection_error
 
 INFO = LaneInfo(
@@ -146,7 +146,7 @@ class NativeLane(Lane):
             batch = replace(batch, status='in_progress')
         return replace(batch, created_at=compat.aware(batch.created_at))
 
-    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+    async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """There is no way to look for a batch.
 
         Raises:
@@ -158,6 +158,6 @@ class NativeLane(Lane):
         """The framework's word, as the model has no other."""
         return batch.status
 
-    def where_to_look(self, payload: Payload) -> str:
+    def where_to_look(self, payload: Sought) -> str:
         """How a person finds the batch of `payload` at the provider."""
         return f'look at the provider for a batch of {payload.count} requests with IDs that begin with `{payload.tag}`'

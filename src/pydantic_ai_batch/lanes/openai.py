@@ -33,6 +33,7 @@ from .base import (
     NotCreated,
     NotRun,
     Payload,
+    Sought,
     Stray,
     failed_unnamed,
     file_name,
@@ -72,12 +73,27 @@ _STATUSES: dict[str, JobStatus] = {
 _REQUEST_CODES = ('duplicate', 'invalid', 'malformed', 'mismatch', 'missing', 'required', 'too_long', 'unsupported')
 """What is in the codes of errors that are about a request, which is searched for if it is not named [guess]."""
 
-_WHOLE_BATCH_CODES = ('endpoint', 'file', 'model')
+_WHOLE_BATCH_CODES = (
+    'endpoint',
+    'file',
+    'model',
+    # About who asks: a part of the batch would be refused as the whole is.
+    'account',
+    'api_key',
+    'auth',
+    'country',
+    'organization',
+    'permission',
+    'project',
+    'region',
+    'scope',
+)
 """What is in the codes among those that are about all of them [guess]."""
 
 _PASSING_CODES = {
     'rate_limit': 429,
     'timeout': 408,
+    'conflict': 409,
     'overloaded': 503,
     'unavailable': 503,
     'server_error': 500,
@@ -268,7 +284,7 @@ class OpenAILane(ClientLane):
             own = [error for error in named if _line(error) == place + 1]
             return _failed(custom_id, 400, own) if own else _failed_for_another(batch, custom_id, named[0])
         code = str(errors[0].get('code'))
-        if code == 'token_limit_exceeded':
+        if _is_sent_back(details):
             return sent_back(batch, _failed(custom_id, 429, errors))
         failed = _failed(custom_id, _status_of(code), errors)
         about_a_request = any(word in code for word in _REQUEST_CODES) and not any(
@@ -287,7 +303,7 @@ class OpenAILane(ClientLane):
             json_object(self.model.model_name, response.http_response.content), batch.group, batch.request_count
         )
 
-    async def find(self, payload: Payload, *, since: datetime) -> list[Batch]:
+    async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag, or made of its file, newest page first."""
         check_allow_model_requests()
         found: list[Batch] = []
@@ -311,22 +327,45 @@ class OpenAILane(ClientLane):
         return sorted(found, key=lambda batch: batch.created_at)
 
     @staticmethod
-    def _is_of(item: Mapping[str, Any], payload: Payload) -> bool:
+    def _is_of(item: Mapping[str, Any], payload: Sought) -> bool:
         if object_in(item, 'metadata').get(TAG_KEY) == payload.tag:
             return True
         # A server may drop the metadata; the file was uploaded for this payload alone.
         file_id = payload.receipt.get('input_file_id')
         return file_id is not None and item.get('input_file_id') == file_id
 
-    async def discard(self, payload: Payload) -> None:
+    async def recall(self, payload: Sought, *, since: datetime) -> None:
+        """Find the input file by the name that it was uploaded with."""
+        check_allow_model_requests()
+        after: str | None = None
+        for _ in range(_MAX_PAGES):
+            query: dict[str, Any] = {'limit': _PAGE} if after is None else {'limit': _PAGE, 'after': after}
+            with self._errors('/files'):
+                response = await self.client.files.with_raw_response.list(
+                    purpose='batch', order='desc', extra_headers=sdk_headers(), **query
+                )
+            page = json_object(self.model.model_name, response.http_response.content)
+            files = list_of_objects(page.get('data'))
+            for item in files:
+                if item.get('filename') == f'{file_name(payload.tag)}.jsonl' and isinstance(item.get('id'), str):
+                    payload.receipt['input_file_id'] = item['id']
+                    return
+            made = parse_time(files[-1].get('created_at')) if files else None
+            after = files[-1].get('id') if files else None
+            if not page.get('has_more') or not isinstance(after, str) or (made is not None and made < since):
+                return
+
+    async def discard(self, payload: Sought) -> None:
         """Delete the input file that no batch was made of, which OpenAI would otherwise keep for 30 days."""
         if (file_id := payload.receipt.pop('input_file_id', None)) is not None:
             await self._delete(file_id)
 
     async def clean_up(self, created: Batch, ended: Batch) -> None:
-        """Delete the input file of a batch whose requests were all run."""
+        """Delete the input file of a batch whose requests were all run, or none, as a full queue sent it back."""
         file_id = (created.provider_details or {}).get('input_file_id')
-        if (ended.provider_details or {}).get('status') == 'completed' and isinstance(file_id, str) and file_id:
+        details = ended.provider_details or {}
+        done = details.get('status') == 'completed' or _is_sent_back(details)
+        if done and isinstance(file_id, str) and file_id:
             await self._delete(file_id)
 
     async def _delete(self, file_id: str) -> None:
@@ -381,6 +420,12 @@ def _errors_of(value: Any) -> list[dict[str, Any]]:
     """The errors of a batch, which come as a list or as an object that holds one."""
     errors = list_of_objects(value) or list_of_objects(object_in({'errors': value}, 'errors').get('data'))
     return [{name: field for name, field in error.items() if field is not None} for error in errors]
+
+
+def _is_sent_back(details: Mapping[str, Any]) -> bool:
+    """Whether a batch failed as the queue had no room for it."""
+    errors = _errors_of(details.get('errors')) if details.get('status') == 'failed' else []
+    return bool(errors) and errors[0].get('code') == 'token_limit_exceeded'
 
 
 def _status_of(code: str) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
 from types import FrameType
 from typing import Annotated, Any
@@ -12,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pydantic_ai_batch.testing import FakeProviders
+from pydantic_ai_batch.testing.faults import TEXTS
 
 
 def serve(
@@ -21,7 +24,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="A fault as 'PROVIDER.OPERATION:FAULT,OPTION=VALUE,…', such as 'openai.lines:drop,rows=3' or "
-            "'openai.status:http,status=404,times=2'. May be repeated. `FakeProviders.openai.inject` describes them."
+            "'openai.status:http,status=404,times=2'. May be repeated. `FakeProviders.openai.inject` describes them; "
+            'rows are a number here.'
         ),
     ] = None,
 ) -> None:
@@ -39,7 +43,12 @@ def serve(
 
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
-    with fakes:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(fakes)
+        except (OSError, OverflowError) as error:
+            typer.echo(f'Error: {_why_not(port, error)}', err=True)
+            raise typer.Exit(2) from error
         for name, provider in fakes.providers.items():
             typer.echo(f'{name}: {provider.base_url}')
             for variable, value in provider.environment.items():
@@ -53,10 +62,11 @@ def serve(
 def inject(fakes: FakeProviders, text: str) -> None:
     """Inject a fault that is written as `PROVIDER.OPERATION:FAULT,OPTION=VALUE,…`.
 
-    Values are JSON, or a string where they are not.
+    Values are JSON, or a string where they are not, or where the option takes text.
 
     Raises:
-        ValueError: It is not written like that, or there is no such provider, operation, fault or option.
+        ValueError: It is not written like that, or there is no such provider, operation, fault or option, or the
+                option takes no such value.
     """
     target, _, rest = text.partition(':')
     provider, _, operation = target.partition('.')
@@ -69,11 +79,25 @@ def inject(fakes: FakeProviders, text: str) -> None:
         option, equals, value = pair.partition('=')
         if not equals:
             raise ValueError(f'{pair!r} is not OPTION=VALUE.')
-        try:
-            options[option.strip()] = json.loads(value)
-        except ValueError:
-            options[option.strip()] = value
+        options[option.strip()] = _read(option.strip(), value)
     fakes.providers[provider].inject(operation, fault, **options)
+
+
+def _read(option: str, value: str) -> Any:
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return value
+    # A code such as 429 is text all the same.
+    return value if option in TEXTS and not (read is None or isinstance(read, str)) else read
+
+
+def _why_not(port: int, error: OSError | OverflowError) -> str:
+    """Why nothing can listen on a port, and what to do about it."""
+    if isinstance(error, OverflowError):
+        return f'there is no port {port}: pass a `--port` from 1 to 65535, or leave it out for a free one.'
+    reason = 'is taken' if error.errno == errno.EADDRINUSE else f'cannot be had ({error.strerror})'
+    return f'port {port} {reason}: pass another `--port`, or leave it out for a free one.'
 
 
 if __name__ == '__main__':

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 _WIRE: dict[str, dict[str, Any]] = {
     'http': {'status': 500, 'code': None, 'message': 'injected fault', 'headers': {}, 'done': False},
@@ -38,8 +40,83 @@ _LINES: dict[str, dict[str, Any]] = {
 BATCH, LINES = 'batch', 'lines'
 """The two targets of a fault that are no HTTP operation: the next batch that is created, and its results."""
 
+DEFAULTS = {'download': _WIRE | _CUT, BATCH: _BATCH, LINES: _LINES}
+"""The faults of each operation with the options they take; those of an HTTP operation that is not here are `_WIRE`."""
+
 DAMAGES = ('truncate', 'not_json', 'null_id', 'list', 'blank', 'bad_utf8')
 """The ways `damage` has: see the table of `inject`."""
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    # `True` is an `int` to Python, and never meant as one here.
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_headers(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(part, str) for pair in cast('Mapping[object, object]', value).items() for part in pair
+    )
+
+
+def _is_errors(value: object) -> bool:
+    return value is None or (
+        isinstance(value, list) and all(isinstance(error, dict) for error in cast('list[object]', value))
+    )
+
+
+_ROWS = 'the number of the first rows that are meant, `None` for all, or, in Python, a function from `FakeRequest`'
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    'status': ('an HTTP status from 200 to 599', lambda value: _is_count(value) and 200 <= value < 600),
+    'code': ('a string or `None`', _is_text_or_none),
+    'message': ('a string', _is_text),
+    'headers': ('a mapping of strings to strings', _is_headers),
+    'body': ('bytes or a string', lambda value: isinstance(value, bytes | str)),
+    'fraction': ('a number from 0 to 1', lambda value: _is_number(value) and value <= 1),
+    'announced': ('true or false', _is_flag),
+    'seconds': ('a number of seconds that is not negative', _is_number),
+    'errors': ('a list of mappings, or `None`', _is_errors),
+    'rows': (_ROWS, lambda value: value is None or _is_count(value) or callable(value)),
+    'word': ('a string', _is_text),
+    'when': ('a string or `None`', _is_text_or_none),
+    'how': (f'one of {", ".join(DAMAGES)}', lambda value: value in DAMAGES),
+    'done': ('a number of rows that is not negative', _is_count),
+}
+"""What each option takes, in words and as a check of a value."""
+
+_KINDS_OF_ONE: dict[tuple[str, str], tuple[str, Callable[[Any], bool]]] = {
+    ('http', 'done'): ('true or false', _is_flag),
+    ('fail', 'rows'): (
+        'a function from `FakeRequest`, which only Python can pass, or `None`',
+        lambda value: value is None or callable(value),
+    ),
+}
+"""The same, for a fault whose option has the name of another's and takes something else."""
+
+TEXTS = frozenset({'code', 'message', 'body', 'word', 'when', 'how'})
+"""The options that take text, which a command line need not put in quotes."""
+
+
+def _check(name: str, option: str, value: object) -> None:
+    takes, fits = _KINDS_OF_ONE.get((name, option), _KINDS[option])
+    if not fits(value):
+        raise ValueError(f'Option `{option}` of fault {name!r} takes {takes}, not {value!r}.')
 
 
 @dataclass
@@ -67,7 +144,7 @@ class Faults:
         """Plan a fault, or say what is wrong with it.
 
         Raises:
-            ValueError: An unknown operation, fault or option, or a count that makes no sense.
+            ValueError: An unknown operation, fault or option, or a value that an option does not take.
         """
         known = self._known(operation)
         if name not in known:
@@ -75,19 +152,17 @@ class Faults:
         if unknown := options.keys() - known[name].keys():
             takes = ', '.join(known[name]) or 'no options'
             raise ValueError(f'Fault {name!r} does not take {", ".join(sorted(unknown))}. It takes: {takes}.')
-        if name == 'damage' and options.get('how', 'truncate') not in DAMAGES:
-            raise ValueError(f'Unknown damage {options["how"]!r}. Known: {", ".join(DAMAGES)}.')
-        if after < 0 or (times is not None and times < 1):
-            raise ValueError('`times` must be at least 1, or `None` for every time, and `after` must not be negative.')
+        for option, value in options.items():
+            _check(name, option, value)
+        if times is not None and (not _is_count(times) or times < 1):
+            raise ValueError(f'`times` must be a number of at least 1, or `None` for every time, not {times!r}.')
+        if not _is_count(after):
+            raise ValueError(f'`after` must be a number that is not negative, and not {after!r}.')
         self._due.append(Fault(operation, name, known[name] | options, times, after))
 
     def _known(self, operation: str) -> dict[str, dict[str, Any]]:
-        if operation == BATCH:
-            return _BATCH
-        if operation == LINES:
-            return _LINES
-        if operation == 'download':
-            return _WIRE | _CUT
+        if operation in DEFAULTS:
+            return DEFAULTS[operation]
         if operation in self._operations:
             return _WIRE
         known = ', '.join(sorted({*self._operations, BATCH, LINES}))

@@ -183,14 +183,15 @@ class FakeProvider(ABC, Generic[B]):
             options: The fault's options.
 
         Raises:
-            ValueError: An unknown operation, fault or option; the message lists the known ones. Or a fault that the
-                provider cannot have; the message says why.
+            ValueError: An unknown operation, fault or option; the message lists the known ones. Or a value that an
+                option does not take; the message says what it takes. Or a fault that the provider cannot have; the
+                message says why.
         """
         if reason := self.inapplicable.get(fault):
             raise ValueError(f'Fault {fault!r} does not apply to {self.name}: {reason}.')
-        known = {None, *self.words.values()}
-        if fault == 'status_word' and options.get('when') not in known:
-            raise ValueError(f'Unknown word {options["when"]!r}. Known: {", ".join(self.words.values())}.')
+        words = [*self.words.values()]
+        if fault == 'status_word' and (when := options.get('when')) is not None and when not in words:
+            raise ValueError(f'Unknown word {when!r}. Known: {", ".join(words)}.')
         if fault == 'expire':
             options = {'seconds': self.window, **options}
         with self._scene.lock:

@@ -1,0 +1,148 @@
+"""Submits the requests of a job, each of which ends up in a batch or with the error that it was refused for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.models.batch import Batch, BatchRequest
+
+from . import lifecycle
+from .batch_job import JobBatch, Refused
+from .chunks import Chunk, Row, as_model_error, fill
+from .clock import Clock
+from .journal.ledger import Ledger
+from .lanes.base import Lane, line_number
+from .list_claims import ListClaims
+from .policy import full_queue
+from .settings import BatchSettings
+
+
+class JobSubmission:
+    """One call of `submit_batch`: the batches that its requests are in, and those that are in none."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        settings: BatchSettings,
+        requests: Sequence[BatchRequest],
+        clock: Clock,
+        ledger: Ledger | None,
+    ) -> None:
+        self.batches: list[JobBatch] = []
+        self.refused: list[Refused] = []
+        self._lane = lane
+        self._settings = settings
+        self._requests = requests
+        self._clock = clock
+        self._ledger = ledger
+        self._claims = ListClaims(lane, ledger, requests, clock, self._start) if ledger is not None else None
+        self._background: set[asyncio.Task[None]] = set()
+        self._created: list[tuple[Chunk, asyncio.Task[Batch]]] = []
+
+    async def run(self) -> None:
+        """Submit everything. If that is cancelled, cancel what was created, unless a journal keeps it."""
+        try:
+            await self._send([Row(place) for place in range(len(self._requests))])
+            while self._claims is not None and (unclear := self._claims.unclear()):
+                mine: list[Row] = []
+                for row, claim in unclear:
+                    try:
+                        if await self._claims.resolve(row, claim):
+                            mine.append(row)
+                    except Exception as error:
+                        self._refuse([row], error)
+                await self._send(mine)
+            if self._created:
+                await asyncio.wait([task for _, task in self._created])
+        except BaseException:
+            keep = self._ledger is not None and self._ledger.keeps
+            await _withdraw(self._lane, [task for _, task in self._created], keep=keep)
+            raise
+        finally:
+            for task in self._background:
+                task.cancel()
+            await asyncio.gather(*self._background, return_exceptions=True)
+        self._note()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def _send(self, rows: Sequence[Row]) -> None:
+        claims = self._claims
+        held: list[Chunk] = []
+        chunks = fill(
+            self._lane,
+            self._settings,
+            self._requests,
+            rows,
+            refused=lambda row, error: self._refuse([row], error),
+            take=claims.take if claims is not None else None,
+        )
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if claims is not None and claims.holding:
+                        held.append(chunk)
+                    else:
+                        self._create(chunk)
+            if held and claims is not None:
+                await claims.ledger.look_for_misses([entry for chunk in held for entry in chunk.payload.entries])
+            while held:
+                self._create(held.pop(0))
+        finally:
+            for chunk in held:
+                chunk.drop(self._ledger)
+
+    def _create(self, chunk: Chunk) -> None:
+        self._created.append((chunk, asyncio.get_running_loop().create_task(self._batch_of(chunk))))
+
+    async def _batch_of(self, chunk: Chunk) -> Batch:
+        with chunk.payload as payload:
+            try:
+                return await lifecycle.submit_owned(self._lane, payload, self._clock, self._ledger)
+            except ModelAPIError as error:
+                if full_queue(error) is not None:
+                    await lifecycle.discard(self._lane, payload)
+                    chunk.drop(self._ledger)
+                raise
+
+    def _refuse(self, rows: Sequence[Row], error: Exception) -> None:
+        request_ids = [self._requests[row.place].custom_id for row in rows]
+        self.refused.append(Refused.of(as_model_error(self._lane.model, error), request_ids))
+
+    def _note(self) -> None:
+        """Note where each request is."""
+        for chunk, task in self._created:
+            rows = list(chunk.rows.values())
+            if (error := task.exception()) is None:
+                request_ids = [self._requests[row.place].custom_id for row in rows]
+                self.batches.append(JobBatch.of(self._lane, task.result(), chunk.payload.tag, request_ids))
+            elif isinstance(error, Exception):
+                self._refuse(rows, error)
+            else:
+                raise error
+        for taken in self._claims.taken() if self._claims is not None else ():
+            places = {line_number(custom_id) or 0: row for custom_id, row in taken.rows.items()}
+            request_ids = [self._requests[row.place].custom_id for row in places.values()]
+            batch = taken.place.batch
+            self.batches.append(JobBatch.of(self._lane, batch, taken.place.tag, request_ids, list(places)))
+
+
+async def _withdraw(lane: Lane, tasks: Sequence[asyncio.Task[Batch]], *, keep: bool) -> None:
+    """Cancel the batches of a submission that is broken off, unless they are kept: nobody would ever know of them."""
+
+    async def withdraw(task: asyncio.Task[Batch]) -> None:
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is None and not keep:
+            await lifecycle.give_up(lane, task.result())
+
+    # Each for itself: one that is made must not run on while the reply to another is looked for.
+    await asyncio.gather(*(withdraw(task) for task in tasks))

@@ -1,0 +1,173 @@
+"""The journal's file: its tables, its version, and what is checked before anything is sent by it.
+
+The tables are plain enough to be queried by hand, and moved to another database. Times are seconds since the epoch,
+handles of batches the framework's `Batch` as JSON, result bodies compressed with zlib.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from pydantic_ai_batch.exceptions import JournalError
+
+APPLICATION_ID = 0x70616231
+"""Marks the file as a journal of this package, in its SQLite header."""
+
+VERSION = 1
+"""The version of the tables below, which the file records as `user_version`."""
+
+BUSY_SECONDS = 60.0
+"""How long a process waits for another one that is writing."""
+
+TABLES = """
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    token TEXT NOT NULL UNIQUE,      -- its lock file is `<journal>.<token>.lock`
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    started_at REAL NOT NULL,
+    renewed_at REAL NOT NULL,        -- the lease, which counts where another host asks
+    ended_at REAL                    -- when it ended by itself
+) STRICT;
+
+CREATE TABLE batches (
+    tag TEXT PRIMARY KEY,            -- what the batch carries at the provider; its requests are `<tag>-<place>` there
+    session INTEGER NOT NULL,        -- who creates it, or settles whether it was created
+    state TEXT NOT NULL CHECK (state IN ('intended', 'unsettled', 'running', 'ended')),
+    lane TEXT NOT NULL,
+    model TEXT NOT NULL,
+    "group" TEXT NOT NULL,           -- what its requests share; of the credential a digest
+    requests INTEGER NOT NULL,       -- how many it has
+    intended_at REAL NOT NULL,       -- before the call that creates it
+    batch_id TEXT,                   -- the provider's ID, once known
+    created TEXT,                    -- the handle as it was created
+    handle TEXT,                     -- the handle as it was last read
+    checks TEXT,                     -- what the checks came to so far
+    checked_at REAL,
+    ended_at REAL,                   -- when all its results were read
+    cleaned INTEGER NOT NULL DEFAULT 0  -- whether its input was deleted at the provider
+) STRICT, WITHOUT ROWID;
+CREATE INDEX batches_by_id ON batches (batch_id);
+
+CREATE TABLE requests (
+    id INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL,            -- of lane, endpoint, model and body
+    family TEXT NOT NULL,            -- the same without the body
+    depth INTEGER NOT NULL,          -- how many answers its messages hold
+    session INTEGER NOT NULL,        -- who sends it
+    tag TEXT,                        -- the batch it is in; NULL while it is queued
+    place INTEGER,                   -- where it stands in that
+    resubmissions INTEGER NOT NULL DEFAULT 0,
+    held_since REAL,                 -- when a full queue first sent it back
+    failed TEXT,                     -- the error that stands: made again, the request is sent anew
+    made_at REAL NOT NULL
+) STRICT;
+CREATE INDEX requests_by_digest ON requests (digest);
+CREATE UNIQUE INDEX requests_by_place ON requests (tag, place);
+
+CREATE TABLE moves (                 -- where requests were that have been sent again since
+    tag TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    request INTEGER NOT NULL,
+    PRIMARY KEY (tag, place)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE results (
+    request INTEGER PRIMARY KEY REFERENCES requests (id),
+    status TEXT NOT NULL,            -- succeeded, errored, expired or canceled
+    body BLOB,                       -- as the provider wrote it, compressed with zlib
+    read_at REAL NOT NULL
+) STRICT;
+
+CREATE TABLE claims (
+    request INTEGER NOT NULL,
+    session INTEGER NOT NULL,        -- a process that got, or waits for, its answer; gone with the process
+    PRIMARY KEY (request, session)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY,
+    job TEXT NOT NULL,               -- `BatchJob.to_json()`
+    submitted_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
+_MIGRATIONS: tuple[str, ...] = ()
+"""What brings version `n + 1` about from version `n`, for each version before the present one."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a journal, made if there is none, and check that it can be trusted and written to.
+
+    Raises:
+        JournalError: It cannot. Nothing was changed.
+    """
+    try:
+        _make_private(path)
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        raise unusable(path, error) from error
+    try:
+        _prepare(path, connection)
+    except sqlite3.Error as error:
+        connection.close()
+        raise unusable(path, error) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, if there is none, so that only its owner can read it: it holds what models answered."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_CLOEXEC', 0), 0o600))
+
+
+def _prepare(path: Path, connection: sqlite3.Connection) -> None:
+    application, version, tables = (
+        connection.execute('PRAGMA application_id').fetchone()[0],
+        connection.execute('PRAGMA user_version').fetchone()[0],
+        connection.execute('SELECT count(*) FROM sqlite_schema').fetchone()[0],
+    )
+    if (tables or application) and application != APPLICATION_ID:
+        raise JournalError(f'{path} is an SQLite file of something else: give the journal a path of its own.')
+    if version > VERSION:
+        raise JournalError(
+            f'A later version of `pydantic-ai-batch` wrote the journal {path} (format {version}, this one knows up to '
+            f'{VERSION}): upgrade the package, or give this program a journal of its own.'
+        )
+    damage = connection.execute('PRAGMA quick_check(1)').fetchone()[0]
+    if damage != 'ok':
+        raise JournalError(
+            f'The journal {path} is damaged ({damage}): restore it from a copy. With a new file, everything that was '
+            'sent by this one would be sent, and paid for, again.'
+        )
+    connection.execute('PRAGMA journal_mode = WAL')
+    # Durable when a write returns, as a batch is created right after its intent was written.
+    connection.execute('PRAGMA synchronous = FULL')
+    # Takes the lock to write, which says now, and not after something was sent, if it cannot be.
+    connection.execute('BEGIN IMMEDIATE')
+    try:
+        version = connection.execute('PRAGMA user_version').fetchone()[0]
+        steps = [TABLES] if not version else list(_MIGRATIONS[version - 1 :])
+        for step in steps:
+            for statement in step.split(';\n'):
+                if statement.strip():
+                    connection.execute(statement)
+        connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
+        connection.execute(f'PRAGMA user_version = {VERSION}')
+        connection.execute('COMMIT')
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute('ROLLBACK')
+        raise
+
+
+def unusable(path: Path, error: Exception) -> JournalError:
+    """The error for a journal that SQLite, or the file system, cannot work with."""
+    return JournalError(
+        f'The journal {path} cannot be used: {error}. Nothing is sent without it: give `journal=` a file that can be '
+        'written, on a disk of this machine.'
+    )

@@ -1,0 +1,153 @@
+"""Finds out what became of requests that an earlier process was about to send when it ended.
+
+A batch that was intended may exist or not. The provider is asked, once for all requests that were in it, and by one
+process: if it exists, they are in it; if it does not, whoever makes one of them first sends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.models.batch import Batch
+
+from pydantic_ai_batch import lifecycle
+from pydantic_ai_batch.clock import Clock
+from pydantic_ai_batch.exceptions import CreateUnsettled, copy_of
+from pydantic_ai_batch.lanes.base import Lane
+
+from .digests import Fingerprint
+from .ledger import Claim, Ledger
+
+_log = logging.getLogger('pydantic_ai_batch')
+
+_FIRST_LOOK, _LONGEST_LOOK = 0.5, 10.0
+"""Seconds between looks at what another process makes of a request, which grow by half."""
+
+
+_ENDED = '`BatchModelRequests` was exited while the request waited to be found in the journal.'
+
+
+class Takeovers:
+    """Takes requests over from earlier processes, on one event loop."""
+
+    def __init__(
+        self, ledger: Ledger, clock: Clock, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    ) -> None:
+        self.ledger = ledger
+        self._clock = clock
+        self._start = start
+        self._settling: dict[str, asyncio.Task[None]] = {}
+        self._tidied: set[str] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Let go of the requests that wait for what another process does. The next start goes on."""
+        self._closed = True
+
+    async def claim(self, lane: Lane, fingerprint: Fingerprint) -> Claim:
+        """Take a request over from an earlier process, or write it down, and find out where it is.
+
+        Returns:
+            The request, which is either `mine` or `placed`.
+
+        Raises:
+            CreateUnsettled: It is in a batch of which nobody can tell whether it was created.
+            JournalError: The journal could not be read or written.
+        """
+        while True:
+            (claim,) = await self.ledger.claim([fingerprint])
+            if (found := await self.follow(lane, claim)) is not None:
+                return found
+
+    async def follow(self, lane: Lane, claim: Claim | None) -> Claim | None:
+        """Wait until a request is either `mine` or `placed`; `None` if whoever was to send it gave it up.
+
+        Raises:
+            CreateUnsettled: It is in a batch of which nobody can tell whether it was created.
+            JournalError: The journal could not be read or written.
+        """
+        delay = _FIRST_LOOK
+        entry = claim.entry if claim is not None else None
+        try:
+            while claim is not None and claim.state not in ('mine', 'placed'):
+                if claim.state == 'unsettled' and claim.tag is not None:
+                    await self._settled(lane, claim.tag)
+                else:
+                    await self._clock.sleep(delay)
+                    if self._closed:
+                        raise UserError(_ENDED)
+                    delay = min(delay * 1.5, _LONGEST_LOOK)
+                claim = await self.ledger.look(claim.entry)
+        except BaseException:
+            if entry is not None:
+                self.ledger.withdraw(entry)
+            raise
+        return claim
+
+    async def tidy(self, lane: Lane, group: str) -> None:
+        """Do what earlier processes left to do at the provider: find batches, and delete what is not needed any more.
+
+        It goes on in the background, as nothing that is new waits for it.
+        """
+        if group in self._tidied:
+            return
+        self._tidied.add(group)
+        unsettled, uncleaned = await self.ledger.left(lane, group)
+        for tag in unsettled:
+            self._settlement(lane, tag)
+        if uncleaned:
+            self._start(self._clean(lane, uncleaned))
+
+    async def _clean(self, lane: Lane, batches: list[Batch]) -> None:
+        async with lane.model:
+            for batch in batches:
+                with suppress(ModelAPIError):
+                    await lifecycle.clean_up(lane, None, await lane.status(batch), self.ledger)
+
+    def _settlement(self, lane: Lane, tag: str) -> asyncio.Task[None]:
+        if (task := self._settling.get(tag)) is None:
+            task = self._settling[tag] = self._start(self._settle(lane, tag))
+            task.add_done_callback(lambda done: self._settlement_over(tag, done))
+        return task
+
+    def _settlement_over(self, tag: str, task: asyncio.Task[None]) -> None:
+        self._settling.pop(tag, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning('%s', error)
+
+    async def _settled(self, lane: Lane, tag: str) -> None:
+        """Wait until it is known whether a batch was created, however many requests of it wait for that."""
+        task = self._settlement(lane, tag)
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise UserError(_ENDED)
+        if (error := task.exception()) is not None:
+            raise copy_of(error) if isinstance(error, Exception) else error
+
+    async def _settle(self, lane: Lane, tag: str) -> None:
+        unsettled = await self.ledger.settling(tag)
+        if unsettled is None:
+            await self._clock.sleep(_FIRST_LOOK)
+            return
+        try:
+            async with lane.model:
+                batch = await lifecycle.settle(lane, unsettled.sought, unsettled.intended_at, self._clock)
+        except CreateUnsettled as error:
+            if self.ledger.resend_lost:
+                _log.warning('%s They are sent again, as `resend_lost` is set.', error)
+                await self.ledger.absent(tag)
+                return
+            self.ledger.unsettled(tag)
+            raise lifecycle.with_flag(error) from error.__cause__
+        except BaseException:
+            self.ledger.unsettled(tag)
+            raise
+        if batch is None:
+            await self.ledger.absent(tag)
+        else:
+            await self.ledger.submitted(tag, batch)

@@ -1,0 +1,126 @@
+"""What a list of requests takes over from its journal instead of sending it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_ai.models.batch import BatchRequest
+
+from .chunks import Encoded, Row
+from .clock import Clock
+from .journal.digests import depth_of, fingerprint
+from .journal.ledger import Claim, Ledger, Place
+from .journal.takeover import Takeovers
+from .lanes.base import Lane
+
+
+@dataclass
+class Taken:
+    """A batch that an earlier process created, and the rows of the list that are in it."""
+
+    place: Place
+    """The place of one of them."""
+
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    """The rows by their ID on the wire."""
+
+
+class ListClaims:
+    """The rows of one list that a journal has already."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        ledger: Ledger,
+        requests: Sequence[BatchRequest],
+        clock: Clock,
+        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self.ledger = ledger
+        self.holding = False
+        """Whether nothing is to be sent before all rows were looked for, as the journal has some that none has matched.
+        """
+        self._lane = lane
+        self._requests = requests
+        self._takeovers = Takeovers(ledger, clock, start)
+        self._taken: dict[str, Taken] = {}
+        self._unclear: list[tuple[Row, Claim]] = []
+        self._groups: set[str] = set()
+
+    async def take(self, turn: Sequence[Encoded]) -> Sequence[Encoded]:
+        """Claim rows, and return those that are to be sent."""
+        mine = [encoded for encoded in turn if encoded.row.entry is not None]
+        new = [encoded for encoded in turn if encoded.row.entry is None]
+        if not new:
+            return mine
+        scope = self._lane.scope
+        prints = [
+            fingerprint(scope, encoded.group, encoded.body, depth_of(self._requests[encoded.row.place].messages))
+            for encoded in new
+        ]
+        claims = await self.ledger.claim(prints)
+        for encoded, claim in zip(new, claims, strict=True):
+            if self._sort(encoded.row, claim):
+                mine.append(encoded)
+        if self.holding or new[0].group not in self._groups:
+            self.holding = await self.ledger.unmatched(prints[0].family) > 0
+        self._groups.add(new[0].group)
+        for group in {encoded.group for encoded in new}:
+            await self._takeovers.tidy(self._lane, group)
+        return mine
+
+    def _sort(self, row: Row, claim: Claim) -> bool:
+        """Note where a row is, and return whether it is to be sent."""
+        row.entry, row.resubmissions, row.held_since = claim.entry, claim.resubmissions, claim.held_since
+        if (place := claim.place) is not None:
+            self._taken.setdefault(place.tag, Taken(place)).rows[place.custom_id] = row
+        elif claim.state != 'mine':
+            self._unclear.append((row, claim))
+        return claim.state == 'mine'
+
+    def taken(self) -> list[Taken]:
+        """The batches that rows were found in since this was asked last."""
+        found, self._taken = list(self._taken.values()), {}
+        return found
+
+    def unclear(self) -> list[tuple[Row, Claim]]:
+        """The rows since this was asked last that are in a batch that may not exist, or that another process sends."""
+        found, self._unclear = self._unclear, []
+        return found
+
+    async def resolve(self, row: Row, claim: Claim) -> bool:
+        """Wait until it is known where a row is, and return whether it is to be sent.
+
+        Raises:
+            CreateUnsettled: It is in a batch of which nobody can tell whether it was created.
+            JournalError: The journal could not be read or written.
+        """
+        found = await self._takeovers.follow(self._lane, claim)
+        if found is None:
+            # Whoever was to send it gave it up: it is claimed as a new one when it is encoded again.
+            row.entry = None
+            return True
+        return self._sort(row, found)
+
+    async def requeue(self, rows: dict[str, Row], *, counted: bool) -> list[Row]:
+        """Take rows out of their batch to send them again, and return those that are for this process to send.
+
+        Args:
+            rows: The rows by their ID in that batch.
+            counted: Whether that counts as a resubmission.
+        """
+        claims = await self.ledger.requeue(
+            [(custom_id, row.held_since) for custom_id, row in rows.items()], counted=counted
+        )
+        return [
+            row for row, claim in zip(rows.values(), claims, strict=True) if claim is None or self._requeued(row, claim)
+        ]
+
+    def _requeued(self, row: Row, claim: Claim) -> bool:
+        row.entry = claim.entry
+        if claim.state != 'mine':
+            self._unclear.append((row, claim))
+        return claim.state == 'mine'
