@@ -13,6 +13,8 @@ from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
 from pydantic_ai_batch.testing import FakeProviders, FakeRequest, FakeToolCall
 
 from .program import ROWS, FastClock, Kill, Orders, run
@@ -81,7 +83,8 @@ def play(
             _ended(process, (0,))
         reports = [json.loads(order.report.read_text()) for order in (orders, *others)]
         providers = fake.providers.values()
-        files = fake.openai.count('upload') - fake.openai.count('delete')
+        deleted = {call.path for call in fake.openai.calls if call.operation == 'delete'}
+        files = fake.openai.count('upload') - len(deleted)
         return Outcome(
             reports,
             Counter(row.text for provider in providers for row in provider.billed),
@@ -92,8 +95,11 @@ def play(
 
 
 def _start(orders: Orders) -> BaseProcess:
-    process = _processes.Process(target=run, args=(orders,))
-    process.start()
+    with pytest.MonkeyPatch.context() as patch:
+        # The server that processes are forked off finds the program, and imports it once for all of them, only by this.
+        patch.setenv('PYTHONPATH', str(Path(__file__).parents[1]))
+        process = _processes.Process(target=run, args=(orders,))
+        process.start()
     return process
 
 

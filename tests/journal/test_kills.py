@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,12 +31,26 @@ POINTS = {
 }
 
 
+IN_A_SECOND_START = {
+    'mid-claim': Kill('sql', 'INSERT OR IGNORE INTO claims', nth=30),
+    'while it looks for the batch': Kill('reply', 'GET batches'),
+    'before it notes what it found': Kill('sql', "UPDATE batches SET state = 'running'"),
+    'while it deletes the input': Kill('call', 'DELETE /files'),
+}
+"""Points that a program comes to that takes over what another one left when it created its batches."""
+
+CREATE_LOST = Kill('reply', 'POST /openai/v1/batches')
+
+
 def check(outcome: Outcome, *, creates: int = 6) -> None:
-    """Every row answered once, and billed once, in no more batches than were needed."""
+    """Every row answered once and billed once, in no more batches than were needed, and nothing left behind."""
     for answers in outcome.answers:
         assert answers == {name: expected(name) for name in ('openai', 'anthropic', 'google')}
-    assert sorted(outcome.billed.values()) == [1] * (3 * ROWS)
+    assert outcome.billed == Counter(
+        {f'{name} {row}': creates // 6 for name in ('openai', 'anthropic', 'google') for row in range(ROWS)}
+    )
     assert outcome.creates == creates
+    assert outcome.kept_files == 0
 
 
 @pytest.mark.parametrize('kill', POINTS.values(), ids=POINTS)
@@ -41,3 +58,47 @@ def test_a_program_that_was_killed_carries_on_and_pays_once(kill: Kill, tmp_path
     outcome = play(tmp_path, [kill])
     assert outcome.starts == 2
     check(outcome)
+
+
+@pytest.mark.parametrize('kill', IN_A_SECOND_START.values(), ids=IN_A_SECOND_START)
+def test_a_program_that_is_killed_while_it_takes_over_carries_on_and_pays_once(kill: Kill, tmp_path: Path):
+    outcome = play(tmp_path, [CREATE_LOST, kill])
+    assert outcome.starts == 3
+    check(outcome)
+
+
+@pytest.mark.parametrize('kill', POINTS.values(), ids=POINTS)
+def test_of_two_programs_that_share_a_journal_one_can_be_killed_and_each_row_is_paid_once(kill: Kill, tmp_path: Path):
+    check(play(tmp_path, [kill], copies=2))
+
+
+@pytest.mark.parametrize(
+    'kill',
+    [
+        Kill('sql', 'INSERT INTO batches', nth=8),
+        Kill('reply', 'POST /openai/v1/batches', nth=3),
+        Kill('reply', 'POST messages/batches', nth=3),
+        Kill('reply', 'POST batchGenerateContent', nth=3),
+        Kill('sql', "UPDATE batches SET state = 'ended'", nth=9),
+    ],
+    ids=['before the intent', 'OpenAI', 'Anthropic', 'Gemini', 'after the download'],
+)
+def test_agents_with_tools_that_were_killed_in_their_second_turn_take_over_both_turns(kill: Kill, tmp_path: Path):
+    outcome = play(tmp_path, [kill], tools=True)
+    assert outcome.starts == 2
+    check(outcome, creates=12)
+
+
+def kill_at_random(tmp_path: Path, seed: int) -> Outcome:
+    """Kill the program a few times, each time after as long as the seed says."""
+    chance = random.Random(seed)
+    kills = [chance.uniform(0.1, 1.5) for _ in range(chance.randint(1, 4))]
+    return play(tmp_path, kills, copies=chance.choice([1, 1, 2]))
+
+
+KILLS = int(os.environ.get('PYDANTIC_AI_BATCH_KILLS', '20'))
+
+
+@pytest.mark.parametrize('seed', range(KILLS))
+def test_a_program_that_is_killed_at_random_carries_on_and_pays_once(seed: int, tmp_path: Path):
+    check(kill_at_random(tmp_path, seed))

@@ -1,0 +1,101 @@
+"""A clock by hand that stands still while a call is under way, and models of every lane whose calls it watches.
+
+`ManualClock.run` jumps to the end of a sleep whatever the network is doing meanwhile. Where several batches are on their
+way at once, or a test is about when something happens, that would let hours pass between a call and its reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx2
+import pytest
+from lanes.conftest import harness
+from lanes.harness import Harness, close
+from pydantic_ai.models import Model
+
+from pydantic_ai_batch.testing import FakeProviders, ManualClock
+
+__all__ = ('LaneModel', 'PacedClock', 'clock', 'harness', 'lane_model')
+
+LaneModel = Callable[..., Model]
+
+
+class PacedClock(ManualClock):
+    """Moves only while no call of a client that it watches is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way = 0
+
+    def watch(self, client: Any) -> None:
+        """Stand still during the calls of an SDK's client."""
+        http: Any = client._api_client._async_httpx_client if hasattr(client, '_api_client') else client._client
+        http._transport = _Watched(http._transport, self)
+
+    async def _settle(self) -> None:
+        await super()._settle()
+        while self.under_way:
+            await asyncio.sleep(0.001)
+            await super()._settle()
+
+
+class _Watched(httpx2.AsyncBaseTransport):
+    def __init__(self, transport: httpx2.AsyncBaseTransport, clock: PacedClock) -> None:
+        self._transport, self._clock = transport, clock
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self._clock.under_way += 1
+        try:
+            response = await self._transport.handle_async_request(request)
+        except BaseException:
+            self._clock.under_way -= 1
+            raise
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Body(response.stream, self._clock)
+        return response
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a reply, whose call is under way until it is closed."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, clock: PacedClock) -> None:
+        self._stream, self._clock, self._open = stream, clock, True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            yield chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            self._clock.under_way -= self._open
+            self._open = False
+
+
+@pytest.fixture
+def clock() -> PacedClock:
+    return PacedClock()
+
+
+@pytest.fixture
+async def lane_model(harness: Harness, clock: PacedClock) -> AsyncIterator[LaneModel]:
+    """Makes models of the lane that talk to a fake, through real SDK clients, which are closed after the test."""
+    clients: list[Any] = []
+
+    def make(fake: FakeProviders, key: str = 'test') -> Model:
+        model, client = harness.make(fake, key)
+        clients.append(client)
+        if client is not None:
+            clock.watch(model.client)  # pyright: ignore[reportAttributeAccessIssue]
+        return model
+
+    yield make
+    for client in clients:
+        await close(client)
