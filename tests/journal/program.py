@@ -95,7 +95,7 @@ async def _main(orders: Orders) -> dict[str, list[str]]:
     clock = FastClock(orders.start)
     batching = BatchModelRequests(
         max_requests=ROWS // 2,
-        max_wait=timedelta(seconds=100),
+        max_wait=timedelta(seconds=1000),
         poll_interval=timedelta(seconds=20),
         max_poll_interval=timedelta(seconds=30),
         journal=Journal(orders.journal, share=orders.share),

@@ -410,8 +410,8 @@ class Ledger:
         """What earlier processes left to do at a provider, for the credential of `group`.
 
         Returns:
-            The tags of batches of which nobody knows whether they were created, and the batches, as they were created,
-            that were read and whose input may still be there.
+            The tags of batches of which nobody knows whether they were created, and the batches, as they ended, that
+            were read and whose input may still be there.
         """
         me, others, credential = self.store.session, self.store.others, _credential(group)
 
@@ -419,15 +419,15 @@ class Ledger:
             unsettled: list[str] = []
             uncleaned: list[Batch] = []
             rows = connection.execute(
-                'SELECT tag, session, state, "group", created FROM batches WHERE lane = ? AND '
+                'SELECT tag, session, state, "group", handle FROM batches WHERE lane = ? AND '
                 "(state IN ('intended', 'unsettled') OR (state = 'ended' AND cleaned = 0))",
                 (lane.info.name,),
             ).fetchall()
-            for tag, session, state, of, created in cast('list[tuple[Any, ...]]', rows):
+            for tag, session, state, of, handle in cast('list[tuple[Any, ...]]', rows):
                 if session == me or session in others or _credential(of) != credential:
                     continue
                 if state == 'ended':
-                    uncleaned.append(self._memory.handle(created))
+                    uncleaned.append(self._memory.handle(handle))
                 else:
                     unsettled.append(tag)
             return unsettled, uncleaned

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
-from pydantic_ai.exceptions import ModelAPIError, UserError
-from pydantic_ai.models.batch import Batch
+from pydantic_ai.exceptions import UserError
 
 from pydantic_ai_batch import lifecycle
 from pydantic_ai_batch.clock import Clock
@@ -92,7 +90,7 @@ class Takeovers:
     async def tidy(self, lane: Lane, group: str) -> None:
         """Do what earlier processes left to do at the provider: find batches, and delete what is not needed any more.
 
-        It goes on in the background, as nothing that is new waits for it.
+        Batches are looked for in the background, as nothing that is new waits for that.
         """
         if group in self._tidied:
             return
@@ -101,13 +99,10 @@ class Takeovers:
         for tag in unsettled:
             self._settlement(lane, tag)
         if uncleaned:
-            self._start(self._clean(lane, uncleaned))
-
-    async def _clean(self, lane: Lane, batches: list[Batch]) -> None:
-        async with lane.model:
-            for batch in batches:
-                with suppress(ModelAPIError):
-                    await lifecycle.clean_up(lane, None, await lane.status(batch), self.ledger)
+            # Not in the background: where all answers are in the journal, the program may end right after this.
+            async with lane.model:
+                for batch in uncleaned:
+                    await lifecycle.clean_up(lane, None, batch, self.ledger)
 
     def _settlement(self, lane: Lane, tag: str) -> asyncio.Task[None]:
         if (task := self._settling.get(tag)) is None:

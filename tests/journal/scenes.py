@@ -1,0 +1,236 @@
+"""What the tests of the journal have in common: starts of a program, their ends, and what the file and the fakes show.
+
+A process is played inside the test's own. It ends well by `ended`, and by kill -9 with `killed`, after which the
+journal's lock is free and whatever it still does is written down nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from lanes.harness import Harness, requests_of
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model
+
+from pydantic_ai_batch import (
+    BatchModelRequests,
+    Journal,
+    collect_batch,
+    model_request_batch,
+    submit_batch,
+    wait_batch,
+)
+from pydantic_ai_batch.journal import store as stores
+from pydantic_ai_batch.testing import FakeProviders, ManualClock
+
+LaneModel = Callable[..., Model]
+Outcomes = list[Any]
+
+ROWS = [f'row {n}' for n in range(6)]
+ANSWERS = [f'answer to {row}' for row in ROWS]
+
+
+# Processes
+
+
+_killed: list[stores.Store] = []
+
+
+def ended() -> None:
+    """The process ends by itself: what comes after is another one."""
+    stores.close_all()
+
+
+def killed() -> None:
+    """The process is killed: its locks are free, and nothing that it does from now on reaches the journal."""
+    for store in stores._stores.values():
+        # Nothing more is taken down, and what was taken down before is on the disk.
+        store.closed = True
+        store.forget()
+        _killed.append(store)
+    stores._stores.clear()
+
+
+def all_over() -> None:
+    """End what plays a process, at the end of a test."""
+    stores.close_all()
+    while _killed:
+        _killed.pop().close()
+
+
+# Ways to make requests
+
+
+def outcome_of(outcome: object) -> Any:
+    """The text of an answer, or the error."""
+    return outcome.text if isinstance(outcome, ModelResponse) else outcome
+
+
+async def by_list(
+    model: Model, rows: Sequence[str], journal: Path | Journal | None, clock: ManualClock, **options: Any
+) -> Outcomes:
+    outcomes = await model_request_batch(model, requests_of(rows), journal=journal, clock=clock, **options)
+    return [outcome_of(outcome) for outcome in outcomes]
+
+
+async def by_agents(
+    model: Model, rows: Sequence[str], journal: Path | Journal | None, clock: ManualClock, **options: Any
+) -> Outcomes:
+    # What is new is sent once nothing else comes, as not all rows need to be.
+    batching = BatchModelRequests(journal=journal, clock=clock, **{'max_requests': len(rows), **options})
+    return await runs_of(model, rows, batching)
+
+
+async def runs_of(model: Model, rows: Sequence[str], batching: BatchModelRequests) -> Outcomes:
+    agent = Agent(model, capabilities=[batching], retries=0)
+    results = await asyncio.gather(*[agent.run(row) for row in rows], return_exceptions=True)
+    return [result if isinstance(result, BaseException) else result.output for result in results]
+
+
+async def by_job(
+    model: Model, rows: Sequence[str], journal: Path | Journal | None, clock: ManualClock, **options: Any
+) -> Outcomes:
+    job = await submit_batch(model, requests_of(rows), journal=journal, clock=clock, **options)
+    await wait_batch(job.id, model, journal=journal, clock=clock)
+    outcomes = await collect_batch(job.id, requests_of(rows), model, journal=journal, clock=clock)
+    return [outcome_of(outcome) for outcome in outcomes]
+
+
+Way = Callable[..., Coroutine[Any, Any, Outcomes]]
+
+WAYS: dict[str, Way] = {'list': by_list, 'agents': by_agents, 'job': by_job}
+
+each_way = pytest.mark.parametrize('way', WAYS.values(), ids=WAYS)
+"""A list call, agents, and a job that is submitted and collected."""
+
+
+async def until_waiting(call: Awaitable[Any], clock: ManualClock) -> asyncio.Future[Any]:
+    """Start a call and return when it waits for its batch."""
+    task = asyncio.ensure_future(call)
+    sleeping = asyncio.ensure_future(clock.until_asleep())
+    await asyncio.wait((task, sleeping), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        sleeping.cancel()
+        task.result()
+        raise AssertionError('the call has not waited')
+    await sleeping
+    return task
+
+
+async def given_up(task: asyncio.Future[Any]) -> None:
+    """Cancel a call, as Ctrl-C does, and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def killed_while_waiting(call: Awaitable[Any], clock: ManualClock) -> None:
+    """Make a call in a process that is killed while it waits for its batch."""
+    task = await until_waiting(call, clock)
+    killed()
+    await given_up(task)
+
+
+async def killed_at(reached: asyncio.Event, call: Awaitable[Any], clock: ManualClock) -> None:
+    """Make a call in a process that is killed when an event is set, with what is on the wire then held for ever."""
+    task = asyncio.ensure_future(clock.run(call))
+    at = asyncio.ensure_future(reached.wait())
+    await asyncio.wait((task, at), return_when=asyncio.FIRST_COMPLETED)
+    assert reached.is_set(), task
+    killed()
+    await given_up(task)
+
+
+# The wire
+
+
+CREATE = {'openai': '/v1/batches', 'anthropic': '/messages/batches', 'google': ':batchGenerateContent'}
+"""What the path of the call ends in that creates a batch."""
+
+
+class Wire:
+    """Calls something before a call to a provider goes out, or when its reply is about to be read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._hooks: list[tuple[str, str, str, Callable[[], Any]]] = []
+        for transport in (httpx.AsyncHTTPTransport, httpx2.AsyncHTTPTransport):
+            self._patch(monkeypatch, transport)
+
+    def before(self, method: str, ending: str, hook: Callable[[], Any]) -> None:
+        self._hooks.append(('before', method, ending, hook))
+
+    def after(self, method: str, ending: str, hook: Callable[[], Any]) -> None:
+        self._hooks.append(('after', method, ending, hook))
+
+    def hold(self, when: str, method: str, ending: str) -> asyncio.Event:
+        """Hold such a call, or its reply, for ever, and return what is set when it comes to that."""
+        reached, never = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            reached.set()
+            await never.wait()
+
+        self._hooks.append((when, method, ending, hold))
+        return reached
+
+    def clear(self) -> None:
+        self._hooks.clear()
+
+    def _patch(self, monkeypatch: pytest.MonkeyPatch, transport: Any) -> None:
+        handle = transport.handle_async_request
+
+        async def handled(this: Any, request: Any) -> Any:
+            await self._call('before', request)
+            response = await handle(this, request)
+            await self._call('after', request)
+            return response
+
+        monkeypatch.setattr(transport, 'handle_async_request', handled)
+
+    async def _call(self, when: str, request: Any) -> None:
+        for at, method, ending, hook in list(self._hooks):
+            if (at, method) == (when, request.method) and request.url.path.endswith(ending):
+                result = hook()
+                if asyncio.iscoroutine(result):
+                    await result
+
+
+# The file and the fakes
+
+
+def query(path: Path, sql: str, *values: Any) -> list[Any]:
+    """What the file says, or, after a change of it, nothing."""
+    with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def bytes_of(path: Path) -> bytes:
+    """All that is on the disk of a journal."""
+    return b''.join(part.read_bytes() for part in sorted(path.parent.iterdir()) if part.is_file())
+
+
+def billed(harness: Harness, fake: FakeProviders) -> list[str]:
+    """The prompts that were billed, each as often as it was."""
+    return sorted(row.text for row in harness.fake(fake).billed)
+
+
+def counts(harness: Harness, fake: FakeProviders, *operations: str) -> list[int]:
+    return [harness.fake(fake).count(operation) for operation in operations]
+
+
+def forgotten(harness: Harness, fake: FakeProviders) -> None:
+    """The provider has dropped every batch."""
+    harness.fake(fake)._batches.clear()
+
+
+def sent(calls: Iterable[Any]) -> list[str]:
+    """The operations that cost something, or may."""
+    return [call.operation for call in calls if call.operation in ('create', 'upload', 'upload_bytes', 'live')]
