@@ -27,8 +27,8 @@ from benchmarks.measure import (
 )
 
 CASES = ('built-in', 'ours')
-_WARM_UP = 20
-_INTERVAL = timedelta(seconds=0.2)
+WARM_UP = 20
+INTERVAL = timedelta(seconds=0.2)
 
 
 def run(*, quick: bool = False, profile: bool = False) -> Report:
@@ -73,7 +73,7 @@ def _run(server: Fake, case: str, count: int, **options: Any) -> Figures:
     return run_case(__name__, case=case, url=server.url, count=count, **options)
 
 
-def _requests(count: int) -> list[BatchRequest]:
+def prompts(count: int) -> list[BatchRequest]:
     """Requests of 2 kB of prompt each, no two the same."""
     text = 'The quick brown fox jumps over the lazy dog. ' * 50
     return [
@@ -91,12 +91,12 @@ async def _case(options: dict[str, Any]) -> Figures:
     model = OpenAIResponsesModel('gpt-5-mini', provider=OpenAIProvider(base_url=options['url'], api_key='test'))
 
     async def answer(requests: Sequence[BatchRequest]) -> list[Any]:
-        return list(await send(model, requests, poll_interval=_INTERVAL, max_poll_interval=_INTERVAL))
+        return list(await send(model, requests, poll_interval=INTERVAL, max_poll_interval=INTERVAL))
 
     async with model:
         # What is imported and built on first use is not what a request takes.
-        await answer(_requests(_WARM_UP))
-        requests = _requests(options['count'])
+        await answer(prompts(WARM_UP))
+        requests = prompts(options['count'])
         timers = _timers(options['case'], model) if options.get('timed') else None
         meter = Meter()
         answers = await answer(requests)

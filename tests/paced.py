@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx2
 import pytest
 from lanes.conftest import harness
 from lanes.harness import Harness, close
@@ -33,50 +32,24 @@ class PacedClock(ManualClock):
     def watch(self, client: Any) -> None:
         """Stand still during the calls of an SDK's client."""
         http: Any = client._api_client._async_httpx_client if hasattr(client, '_api_client') else client._client
-        http._transport = _Watched(http._transport, self)
+        send = http._transport.handle_async_request
+
+        async def watched(request: Any) -> Any:
+            self.under_way += 1
+            try:
+                response = await send(request)
+                await response.aread()
+            finally:
+                self.under_way -= 1
+            return response
+
+        http._transport.handle_async_request = watched
 
     async def _settle(self) -> None:
         await super()._settle()
         while self.under_way:
             await asyncio.sleep(0.001)
             await super()._settle()
-
-
-class _Watched(httpx2.AsyncBaseTransport):
-    def __init__(self, transport: httpx2.AsyncBaseTransport, clock: PacedClock) -> None:
-        self._transport, self._clock = transport, clock
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        self._clock.under_way += 1
-        try:
-            response = await self._transport.handle_async_request(request)
-        except BaseException:
-            self._clock.under_way -= 1
-            raise
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Body(response.stream, self._clock)
-        return response
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
-
-
-class _Body(httpx2.AsyncByteStream):
-    """The body of a reply, whose call is under way until it is closed."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, clock: PacedClock) -> None:
-        self._stream, self._clock, self._open = stream, clock, True
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._stream:
-            yield chunk
-
-    async def aclose(self) -> None:
-        try:
-            await self._stream.aclose()
-        finally:
-            self._clock.under_way -= self._open
-            self._open = False
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ async def test_a_reply_that_is_lost_while_the_queue_is_full_holds_up_no_other_ba
     send: Send, harness: Harness, lane_model: LaneModel, clock: PacedClock
 ):
     rows = rows_of(3)
-    with FakeProviders(echo, clock=clock, processing=timedelta(hours=10)) as fake:
+    with FakeProviders(echo, clock=clock, processing=timedelta(hours=2)) as fake:
         full(harness, fake, times=3)
         harness.fake(fake).inject('create', 'lose_reply')
         # Not to be seen in a listing either for as long as one may be looked for.
@@ -362,7 +362,7 @@ async def test_the_input_of_a_batch_that_comes_back_late_after_the_block_is_dele
         agent = Agent(lane_model(fake), capabilities=[batching])
         async with batching:
             runs = [asyncio.ensure_future(agent.run(row)) for row in rows_of(2)]
-            await clock.until_asleep()
+            await until(lambda: bool(server.batches) and clock.sleeping > 0)
         server.enqueued_token_limit = None
         results = await clock.run(asyncio.gather(*runs))
         assert [result.output for result in results] == answers_to(rows_of(2))

@@ -4,19 +4,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from behaviours.conftest import hurry, make
 from lanes.conftest import lane_model
-from lanes.harness import HARNESSES, Harness, harness_of
+from lanes.harness import HARNESSES, Harness, echo, harness_of
+
+from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
 from .scenes import Wire, all_over
 
-# The models of the lanes, as the contract suite has them.
-__all__ = ('lane_model',)
+# The models of the lanes, as the other suites have them, and what passes the framework's time.
+__all__ = ('hurry', 'lane_model', 'make')
 
 
 @pytest.fixture(params=[harness.name for harness in HARNESSES])
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """Each lane that a journal can be kept for in turn."""
     return harness_of(request.param, monkeypatch)
+
+
+@pytest.fixture
+def fake(clock: ManualClock) -> Iterator[FakeProviders]:
+    """Providers whose answers say whose they are."""
+    with FakeProviders(echo, clock=clock) as fake:
+        yield fake
 
 
 @pytest.fixture

@@ -16,13 +16,14 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from lanes.harness import Harness, requests_of
-from pydantic_ai import Agent
+from lanes.harness import Harness
+from pydantic_ai import Agent, ModelRequest
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
 from pydantic_ai_batch import (
     BatchModelRequests,
+    BatchRequest,
     Journal,
     collect_batch,
     model_request_batch,
@@ -53,7 +54,8 @@ def ended() -> None:
 def killed() -> None:
     """The process is killed: its locks are free, and nothing that it does from now on reaches the journal."""
     for store in stores._stores.values():
-        # Nothing more is taken down, and what was taken down before is on the disk.
+        # What was asked for before is on the disk, and nothing more comes there.
+        store.post(lambda connection: None).result()
         store.closed = True
         store.forget()
         _killed.append(store)
@@ -68,6 +70,14 @@ def all_over() -> None:
 
 
 # Ways to make requests
+
+
+def requests_of(rows: Iterable[str]) -> list[BatchRequest]:
+    """A request for each row, which may be equal."""
+    return [
+        BatchRequest(custom_id=f'{n}: {row}', messages=[ModelRequest.user_text_prompt(row)])
+        for n, row in enumerate(rows)
+    ]
 
 
 def outcome_of(outcome: object) -> Any:
@@ -85,8 +95,10 @@ async def by_list(
 async def by_agents(
     model: Model, rows: Sequence[str], journal: Path | Journal | None, clock: ManualClock, **options: Any
 ) -> Outcomes:
-    # What is new is sent once nothing else comes, as not all rows need to be.
-    batching = BatchModelRequests(journal=journal, clock=clock, **{'max_requests': len(rows), **options})
+    # Nothing is sent before all rows are queued, or found in the journal, as the manual clock passes any wait.
+    batching = BatchModelRequests(
+        journal=journal, clock=clock, **{'max_requests': len(rows), 'max_wait': None, **options}
+    )
     return await runs_of(model, rows, batching)
 
 
@@ -139,6 +151,31 @@ async def killed_while_waiting(call: Awaitable[Any], clock: ManualClock) -> None
     await given_up(task)
 
 
+async def killed_when(
+    condition: Callable[[], bool], call: Awaitable[Any], clock: ManualClock, *, step: float = 10
+) -> None:
+    """Make a call in a process that is killed while everything waits for time to pass, once `condition` holds."""
+    task = asyncio.ensure_future(call)
+    await stepped_until(condition, task, clock, step=step)
+    killed()
+    await given_up(task)
+
+
+async def stepped_until(
+    condition: Callable[[], bool], task: asyncio.Future[Any], clock: ManualClock, *, step: float = 10
+) -> None:
+    """Let time pass, a few seconds at once, until everything waits for more and `condition` holds."""
+    for _ in range(1_000):
+        sleeping = asyncio.ensure_future(clock.until_asleep())
+        await asyncio.wait((task, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        sleeping.cancel()
+        if condition():
+            return
+        assert not task.done(), task
+        await clock.advance(step)
+    raise AssertionError('it did not come to be')
+
+
 async def killed_at(reached: asyncio.Event, call: Awaitable[Any], clock: ManualClock) -> None:
     """Make a call in a process that is killed when an event is set, with what is on the wire then held for ever."""
     task = asyncio.ensure_future(clock.run(call))
@@ -180,6 +217,21 @@ class Wire:
 
         self._hooks.append((when, method, ending, hold))
         return reached
+
+    def gate(self, when: str, method: str, harness: Harness) -> tuple[asyncio.Event, asyncio.Event]:
+        """Hold the call that creates a batch, or its reply, and return what is set then, and what lets it go on."""
+        reached, opened = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            reached.set()
+            await opened.wait()
+
+        self._hooks.append((when, method, CREATE[harness.provider], hold))
+        return reached, opened
+
+    def before_any(self, hook: Callable[[], Any]) -> None:
+        """Call something before any call."""
+        self._hooks += [('before', method, '', hook) for method in ('GET', 'POST', 'PUT', 'DELETE')]
 
     def clear(self) -> None:
         self._hooks.clear()

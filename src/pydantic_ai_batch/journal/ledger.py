@@ -11,7 +11,7 @@ import logging
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from sqlite3 import Connection
 from typing import Any, Literal, cast
@@ -36,7 +36,7 @@ _PAGE = 500
 """How many stored results are in memory at a time while they are read."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Place:
     """Where a request is: the batch, which exists, and the request's place in it."""
 
@@ -59,7 +59,7 @@ class Place:
         return f'{self.tag}-{self.place}'
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Claim:
     """A request as the journal has it."""
 
@@ -73,6 +73,18 @@ class Claim:
     held_since: float | None = None
     tag: str | None = None
     place: Place | None = None
+
+
+@dataclass(frozen=True)
+class _BatchRow:
+    """What the journal has of a batch."""
+
+    state: str
+    creator: int
+    handle: Batch | None
+    created: Batch | None
+    history: CheckHistory
+    looked_at: float | None
 
 
 @dataclass(frozen=True)
@@ -105,11 +117,19 @@ class Ledger:
         now = self.clock.now()
 
         def work(connection: Connection) -> list[Claim]:
-            return [self._claim(connection, fingerprint, now) for fingerprint in fingerprints]
+            batches: dict[str, _BatchRow] = {}
+            claims = [self._claim(connection, fingerprint, now, batches) for fingerprint in fingerprints]
+            me = self.store.session
+            connection.executemany(
+                'INSERT OR IGNORE INTO claims VALUES (?, ?)', [(claim.entry, me) for claim in claims]
+            )
+            return claims
 
         return await self.store.do(work)
 
-    def _claim(self, connection: Connection, fingerprint: Fingerprint, now: float) -> Claim:
+    def _claim(
+        self, connection: Connection, fingerprint: Fingerprint, now: float, batches: dict[str, _BatchRow]
+    ) -> Claim:
         me, memory = self.store.session, self._memory
         after = memory.after(connection, fingerprint)
         if after is None and self.store.others:
@@ -123,16 +143,13 @@ class Ledger:
                 (fingerprint.digest, after, me) if self.share else (fingerprint.digest, after),
             ).fetchone()
             if row is not None:
-                entry = row[0]
-                connection.execute('INSERT OR IGNORE INTO claims VALUES (?, ?)', (entry, me))
-                memory.claimed(fingerprint, entry)
-                return replace(self._state(connection, row), taken=True)
+                memory.claimed(fingerprint, row[0])
+                return self._state(connection, row, batches)
         entry = connection.execute(
             'INSERT INTO requests (digest, family, depth, session, made_at) VALUES (?, ?, ?, ?, ?)',
             (fingerprint.digest, fingerprint.family, fingerprint.depth, me, now),
         ).lastrowid
         assert entry is not None
-        connection.execute('INSERT INTO claims VALUES (?, ?)', (entry, me))
         memory.claimed(fingerprint, entry, new=True)
         return Claim(entry, 'mine')
 
@@ -156,41 +173,43 @@ class Ledger:
 
         def work(connection: Connection) -> Claim | None:
             row = connection.execute(f'{_LOOK} WHERE r.id = ? AND r.failed IS NULL', (entry,)).fetchone()
-            return replace(self._state(connection, row), taken=True) if row is not None else None
+            return self._state(connection, row, {}) if row is not None else None
 
         return await self.store.do(work)
 
-    def _state(self, connection: Connection, row: Any) -> Claim:
-        (
-            entry,
-            tag,
-            place,
-            resubmissions,
-            held_since,
-            session,
+    def _state(self, connection: Connection, row: Any, batches: dict[str, _BatchRow]) -> Claim:
+        """What the row of a request says. Batches are remembered, as many requests are in one."""
+        entry, tag, place, resubmissions, held_since, session, has_result = cast('tuple[Any, ...]', row)
+        me, others = self.store.session, self.store.others
+        claim = Claim(entry, 'elsewhere', True, resubmissions, held_since, tag)
+        if tag is None:
+            if session not in others:
+                connection.execute('UPDATE requests SET session = ? WHERE id = ?', (me, entry))
+                claim.state = 'mine'
+            return claim
+        if (batch := batches.get(tag)) is None:
+            batch = batches[tag] = self._batch(connection, tag)
+        if batch.handle is not None and batch.created is not None:
+            claim.state = 'placed'
+            claim.place = Place(
+                tag, place, batch.handle, batch.created, batch.history, batch.looked_at, bool(has_result)
+            )
+        elif batch.state == 'unsettled' or (batch.creator != me and batch.creator not in others):
+            claim.state = 'unsettled'
+        return claim
+
+    def _batch(self, connection: Connection, tag: str) -> _BatchRow:
+        state, creator, handle, created, checks, looked_at = connection.execute(
+            'SELECT state, session, handle, created, checks, checked_at FROM batches WHERE tag = ?', (tag,)
+        ).fetchone()
+        return _BatchRow(
             state,
             creator,
-            handle,
-            created,
-            checks,
-            looked,
-            has,
-        ) = cast('tuple[Any, ...]', row)
-        me, others = self.store.session, self.store.others
-        claim = Claim(entry, 'elsewhere', resubmissions=resubmissions, held_since=held_since, tag=tag)
-        if tag is None:
-            if session in others:
-                return claim
-            connection.execute('UPDATE requests SET session = ? WHERE id = ?', (me, entry))
-            return replace(claim, state='mine')
-        if state in ('running', 'ended'):
-            history = _CHECKS.validate_json(checks) if checks else CheckHistory()
-            batch = self._memory.handle(handle)
-            made = batch if created == handle else self._memory.handle(created)
-            return replace(claim, state='placed', place=Place(tag, place, batch, made, history, looked, bool(has)))
-        if state == 'unsettled' or (creator != me and creator not in others):
-            return replace(claim, state='unsettled')
-        return claim
+            self._memory.handle(handle) if handle is not None else None,
+            self._memory.handle(created) if created is not None else None,
+            _CHECKS.validate_json(checks) if checks is not None else CheckHistory(),
+            looked_at,
+        )
 
     async def requeue(self, requests: Sequence[tuple[str, float | None]], *, counted: bool) -> list[Claim | None]:
         """Take requests out of their batch to send them again.
@@ -533,9 +552,8 @@ def _log_failure(future: Future[None]) -> None:
 
 
 _LOOK = (
-    'SELECT r.id, r.tag, r.place, r.resubmissions, r.held_since, r.session, b.state, b.session, b.handle, b.created, '
-    'b.checks, b.checked_at, EXISTS (SELECT 1 FROM results WHERE request = r.id) '
-    'FROM requests r LEFT JOIN batches b ON b.tag = r.tag'
+    'SELECT r.id, r.tag, r.place, r.resubmissions, r.held_since, r.session, '
+    'EXISTS (SELECT 1 FROM results WHERE request = r.id) FROM requests r'
 )
 
 
