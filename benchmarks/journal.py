@@ -29,8 +29,8 @@ def run(*, quick: bool = False, profile: bool = False) -> Report:
     report = Report(
         'journal',
         f'{count:,} requests of 2 kB through `model_request_batch`, in a fresh process for each case, {repetitions} '
-        'times in turn; `again` is the same call after that with a journal, in another process, then what that does with '
-        'the journal alone. CPU: lowest. Memory: median peak above imports, a warm-up and the list of requests.',
+        'times in turn; `again` is the same call after that with a journal, in another process, then what that does '
+        'with the journal alone. CPU: lowest. Memory: median peak above imports, a warm-up and the list of requests.',
         ['CPU s', 'CPU ms a request', 'peak MB'],
     )
     for _ in range(repetitions):

@@ -1,7 +1,7 @@
 """A clock by hand that stands still while a call is under way, and models of every lane whose calls it watches.
 
-`ManualClock.run` jumps to the end of a sleep whatever the network is doing meanwhile. Where several batches are on their
-way at once, or a test is about when something happens, that would let hours pass between a call and its reply.
+`ManualClock.run` jumps to the end of a sleep whatever the network is doing meanwhile. Where several batches are on
+their way at once, or a test is about when something happens, hours could pass between a call and its reply.
 """
 
 from __future__ import annotations
@@ -47,9 +47,15 @@ class PacedClock(ManualClock):
 
     async def _settle(self) -> None:
         await super()._settle()
-        while self.under_way:
+        while self.under_way or _thread_works():
             await asyncio.sleep(0.001)
             await super()._settle()
+
+
+def _thread_works() -> bool:
+    """Whether something is done in a thread for a task, as an SDK's client does before its first call."""
+    executor = getattr(asyncio.get_running_loop(), '_default_executor', None)
+    return executor is not None and executor._idle_semaphore._value < len(executor._threads)
 
 
 @pytest.fixture

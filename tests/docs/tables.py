@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai_batch import LANES, BatchModelRequests, LaneInfo
+from pydantic_ai_batch.journal import schema
 from pydantic_ai_batch.statuses import FRAMEWORK
 from pydantic_ai_batch.testing import FakeProviders
 
@@ -122,9 +123,30 @@ def inapplicable() -> str:
     return _table(('fake', 'fault', 'why not'), rows)
 
 
+def journal() -> str:
+    """The tables of a journal, and their columns, with the comments that the schema has."""
+    rows: list[tuple[str, str, str]] = []
+    for table, body in re.findall(r'CREATE TABLE (\w+) \((.*?)\n\)', schema.TABLES, re.DOTALL):
+        for column, comment in re.findall(r'^    "?([a-z]\w*)"? [A-Z][^\n]*?(?:-- ([^\n]*))?$', body, re.MULTILINE):
+            rows.append((f'`{table}`', f'`{column}`', comment[:1].upper() + comment[1:]))
+    return _table(('table', 'column', 'what it is'), rows)
+
+
 TABLES: Mapping[str, Callable[..., str]] = {
     function.__name__: function
-    for function in (settings, lanes, served, retention, statuses, facts, modules, operations, faults, inapplicable)
+    for function in (
+        settings,
+        lanes,
+        served,
+        retention,
+        statuses,
+        facts,
+        modules,
+        operations,
+        faults,
+        inapplicable,
+        journal,
+    )
 }
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import runpy
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -81,6 +85,25 @@ def test_several_providers(run: Run, fake: FakeProviders) -> None:
         'anthropic': 1,
         'google': 1,
     }
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='a process is killed in another way there')
+def test_survives_kill(tmp_path: Path) -> None:
+    with FakeProviders(processing=timedelta(seconds=4)) as fake:
+        environment = {**os.environ, **fake.openai.environment, 'PYTHONUNBUFFERED': '1'}
+        command = [sys.executable, str(ROOT / 'examples' / 'survives_kill.py'), str(tmp_path / 'primes.journal')]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as killed:
+            assert killed.stderr is not None
+            while 'was submitted' not in killed.stderr.readline():
+                assert killed.poll() is None
+            # What Ctrl-\ sends.
+            killed.send_signal(signal.SIGQUIT)
+        assert killed.returncode == -signal.SIGQUIT
+        again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        assert len(again.stdout.splitlines()) == 10
+        assert 'was submitted' not in again.stderr
+        assert len(fake.openai.billed) == 10
+        assert fake.openai.count('create') == 1
 
 
 def test_each_example_has_a_test() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 import signal
 import time
 from collections import Counter
@@ -92,6 +93,13 @@ def play(
             starts,
             files,
         )
+
+
+def kill_at_random(tmp_path: Path, seed: int) -> Outcome:
+    """Kill the program a few times, each time after as long as the seed says."""
+    chance = random.Random(seed)
+    kills = [chance.uniform(0.1, 1.5) for _ in range(chance.randint(1, 4))]
+    return play(tmp_path, kills, copies=chance.choice([1, 1, 2]))
 
 
 def _start(orders: Orders) -> BaseProcess:

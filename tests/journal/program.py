@@ -14,20 +14,22 @@ import sqlite3
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import anthropic  # noqa: F401 - imported before the fork, as it takes seconds
-import google.genai  # noqa: F401
 import httpx
 import httpx2
-import openai  # noqa: F401
 from pydantic_ai import Agent
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIResponsesModel
 
 from pydantic_ai_batch import BatchModelRequests, Journal
+
+# Imported before the fork, as it takes seconds.
+for sdk in ('anthropic', 'google.genai', 'openai'):
+    import_module(sdk)
 
 ROWS = 20
 """Runs of each agent."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from .kills import Outcome, expected, play
+from .kills import Outcome, expected, kill_at_random, play
 from .program import ROWS, Kill
 
 POINTS = {
@@ -87,13 +86,6 @@ def test_agents_with_tools_that_were_killed_in_their_second_turn_take_over_both_
     outcome = play(tmp_path, [kill], tools=True)
     assert outcome.starts == 2
     check(outcome, creates=12)
-
-
-def kill_at_random(tmp_path: Path, seed: int) -> Outcome:
-    """Kill the program a few times, each time after as long as the seed says."""
-    chance = random.Random(seed)
-    kills = [chance.uniform(0.1, 1.5) for _ in range(chance.randint(1, 4))]
-    return play(tmp_path, kills, copies=chance.choice([1, 1, 2]))
 
 
 KILLS = int(os.environ.get('PYDANTIC_AI_BATCH_KILLS', '20'))
