@@ -262,7 +262,7 @@ async def settle(lane: Lane, sought: Sought, intended_at: float, clock: Clock) -
     if batch is None:
         await discard(lane, sought)
         return None
-    return _submitted(lane, sought, batch, clock)
+    return _with_plausible_time(batch, utc(clock))
 
 
 def with_flag(error: CreateUnsettled) -> CreateUnsettled:

@@ -135,7 +135,17 @@ async def until_waiting(call: Awaitable[Any], clock: ManualClock) -> asyncio.Fut
         task.result()
         raise AssertionError('the call has not waited')
     await sleeping
+    await settled()
     return task
+
+
+async def settled() -> None:
+    """Let everything go on that waits for no network and no time."""
+    for _ in range(5):
+        for store in list(stores._stores.values()):
+            await store.do(lambda connection: None)
+        for _ in range(50):
+            await asyncio.sleep(0)
 
 
 async def given_up(task: asyncio.Future[Any]) -> None:

@@ -50,6 +50,7 @@ from .scenes import (
     query,
     runs_of,
     sent,
+    settled,
     stepped_until,
     until_waiting,
 )
@@ -498,15 +499,14 @@ async def test_requests_that_are_added_to_those_of_the_last_run_are_no_miss(
     assert billed(harness, fake) == sorted([*ROWS, *OTHERS[:1]])
 
 
-@each_way
-async def test_a_journal_of_many_rows_is_matched_as_a_whole_before_anything_counts_as_a_miss(
+@pytest.mark.parametrize('way', [by_list, by_job], ids=['list', 'job'])
+async def test_a_list_is_matched_as_a_whole_before_anything_counts_as_a_miss(
     way: Way, lane_model: LaneModel, harness: Harness, fake: FakeProviders, clock: ManualClock, path: Path
 ):
     rows = [f'row {n}' for n in range(300)]
     await clock.run(way(lane_model(fake), rows, path, clock))
     ended()
-    options = {'max_wait': timedelta(minutes=1)} if way is by_agents else {}
-    outcomes = await clock.run(way(lane_model(fake), ['new', *rows], Journal(path, strict=True), clock, **options))
+    outcomes = await clock.run(way(lane_model(fake), ['new', *rows], Journal(path, strict=True), clock))
     assert outcomes == [f'answer to {row}' for row in ['new', *rows]]
     assert len(billed(harness, fake)) == 301
 
@@ -599,22 +599,43 @@ async def test_on_cancel_cancels_the_batch_if_that_is_asked_for(
     task = await until_waiting(way(lane_model(fake), ROWS, journal, clock), clock)
     await clock.run(given_up(task))
     assert counts(harness, fake, 'create', 'cancel') == [1, 1]
-    # The batch is not gone: the next start reads what became of it, and sends nothing again by itself.
+    # The next start reads what became of it, and sends nothing again by itself.
     outcomes = await clock.run(way(lane_model(fake), ROWS, path, clock))
-    assert all(isinstance(outcome, ModelAPIError) for outcome in outcomes)
+    assert any(isinstance(outcome, ModelAPIError) for outcome in outcomes)
     assert counts(harness, fake, 'create', 'cancel') == [1, 1]
     ended()
-    # Their errors stand, so that they are sent anew from then on.
-    assert await clock.run(way(lane_model(fake), ROWS, path, clock)) == ANSWERS
+    # Errors stand, so that their requests are sent anew from then on.
+    options = {'max_requests': sum(isinstance(outcome, ModelAPIError) for outcome in outcomes)}
+    assert await clock.run(way(lane_model(fake), ROWS, path, clock, **options)) == ANSWERS
     assert counts(harness, fake, 'create', 'cancel') == [2, 1]
+    assert billed(harness, fake) == ROWS
+
+
+@lists_and_agents
+@one_lane
+async def test_a_call_that_is_cancelled_at_any_moment_releases_its_requests(
+    way: Way, harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path
+):
+    await killed_while_waiting(way(lane_model(fake), ROWS, path, clock), clock)
+    model = lane_model(fake)
+    options = {'max_wait': timedelta(minutes=1)} if way is by_agents else {}
+    for turns in range(1, 60):
+        task = asyncio.ensure_future(way(model, ROWS, path, clock, **options))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await given_up(task)
+    await settled()
+    assert await clock.run(way(model, ROWS, path, clock, **options)) == ANSWERS
+    assert counts(harness, fake, 'create', 'cancel') == [1, 0]
+    assert billed(harness, fake) == ROWS
 
 
 @lists_and_agents
 async def test_a_batch_that_an_earlier_process_made_is_not_cancelled_by_one_that_takes_a_part_of_it_over(
     way: Way, harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path
 ):
+    await killed_while_waiting(way(lane_model(fake), ROWS, path, clock), clock)
     journal = Journal(path, on_cancel='cancel')
-    await killed_while_waiting(way(lane_model(fake), ROWS, journal, clock), clock)
     task = await until_waiting(way(lane_model(fake), ROWS[:1], journal, clock), clock)
     await clock.run(given_up(task))
     assert await clock.run(way(lane_model(fake), ROWS, journal, clock)) == ANSWERS
