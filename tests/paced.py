@@ -46,16 +46,19 @@ class PacedClock(ManualClock):
         http._transport.handle_async_request = watched
 
     async def _settle(self) -> None:
-        await super()._settle()
-        while self.under_way or _thread_works():
-            await asyncio.sleep(0.001)
+        quiet = False
+        while not quiet:
+            # Before and after: what comes back in between goes on first.
+            quiet = not self._busy
+            await asyncio.sleep(0 if quiet else 0.001)
             await super()._settle()
+            quiet = quiet and not self._busy
 
-
-def _thread_works() -> bool:
-    """Whether something is done in a thread for a task, as an SDK's client does before its first call."""
-    executor = getattr(asyncio.get_running_loop(), '_default_executor', None)
-    return executor is not None and executor._idle_semaphore._value < len(executor._threads)
+    @property
+    def _busy(self) -> bool:
+        # An SDK's client does something in a thread before its first call.
+        executor = getattr(asyncio.get_running_loop(), '_default_executor', None)
+        return self.under_way > 0 or (executor is not None and executor._idle_semaphore._value < len(executor._threads))
 
 
 @pytest.fixture

@@ -243,6 +243,10 @@ class Wire:
         """Call something before any call."""
         self._hooks += [('before', method, '', hook) for method in ('GET', 'POST', 'PUT', 'DELETE')]
 
+    def before_delete(self, hook: Callable[[], Any]) -> None:
+        """Call something before anything is deleted."""
+        self._hooks.append(('before', 'DELETE', '', hook))
+
     def clear(self) -> None:
         self._hooks.clear()
 

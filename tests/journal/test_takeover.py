@@ -599,6 +599,7 @@ async def test_on_cancel_cancels_the_batch_if_that_is_asked_for(
     task = await until_waiting(way(lane_model(fake), ROWS, journal, clock), clock)
     await clock.run(given_up(task))
     assert counts(harness, fake, 'create', 'cancel') == [1, 1]
+    ended()
     # The next start reads what became of it, and sends nothing again by itself.
     outcomes = await clock.run(way(lane_model(fake), ROWS, path, clock))
     assert any(isinstance(outcome, ModelAPIError) for outcome in outcomes)

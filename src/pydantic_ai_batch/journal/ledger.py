@@ -233,16 +233,18 @@ class Ledger:
         self, connection: Connection, custom_id: str, held_since: float | None, counted: bool, me: int
     ) -> Claim | None:
         tag, place = _parsed(custom_id)
-        row = connection.execute('SELECT id FROM requests WHERE tag = ? AND place = ?', (tag, place)).fetchone()
+        row = connection.execute(
+            'SELECT id, resubmissions FROM requests WHERE tag = ? AND place = ?', (tag, place)
+        ).fetchone()
         if row is None:
             row = connection.execute('SELECT request FROM moves WHERE tag = ? AND place = ?', (tag, place)).fetchone()
             return Claim(row[0], 'elsewhere', taken=True) if row is not None else None
-        connection.execute('DELETE FROM results WHERE request = ?', row)
-        (resubmissions,) = connection.execute(
-            'UPDATE requests SET tag = NULL, place = NULL, resubmissions = resubmissions + ?, held_since = ?, '
-            'session = ? WHERE id = ? RETURNING resubmissions',
-            (int(counted), held_since, me, row[0]),
-        ).fetchone()
+        connection.execute('DELETE FROM results WHERE request = ?', row[:1])
+        resubmissions = row[1] + int(counted)
+        connection.execute(
+            'UPDATE requests SET tag = NULL, place = NULL, resubmissions = ?, held_since = ?, session = ? WHERE id = ?',
+            (resubmissions, held_since, me, row[0]),
+        )
         connection.execute('INSERT OR IGNORE INTO claims VALUES (?, ?)', (row[0], me))
         connection.execute('INSERT OR REPLACE INTO moves VALUES (?, ?, ?)', (tag, place, row[0]))
         return Claim(row[0], 'mine', taken=True, resubmissions=resubmissions, held_since=held_since)

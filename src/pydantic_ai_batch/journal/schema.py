@@ -30,7 +30,7 @@ CREATE TABLE sessions (
     started_at REAL NOT NULL,
     renewed_at REAL NOT NULL,        -- the lease, which counts where another host asks
     ended_at REAL                    -- when it ended by itself
-) STRICT;
+);
 
 CREATE TABLE batches (
     tag TEXT PRIMARY KEY,            -- what the batch carries at the provider; its requests are `<tag>-<place>` there
@@ -48,7 +48,7 @@ CREATE TABLE batches (
     checked_at REAL,
     ended_at REAL,                   -- when all its results were read
     cleaned INTEGER NOT NULL DEFAULT 0  -- whether its input was deleted at the provider
-) STRICT, WITHOUT ROWID;
+) WITHOUT ROWID;
 CREATE INDEX batches_by_id ON batches (batch_id);
 
 CREATE TABLE requests (
@@ -63,7 +63,7 @@ CREATE TABLE requests (
     held_since REAL,                 -- when a full queue first sent it back
     failed TEXT,                     -- the error that stands: made again, the request is sent anew
     made_at REAL NOT NULL
-) STRICT;
+);
 CREATE INDEX requests_by_digest ON requests (digest);
 CREATE UNIQUE INDEX requests_by_place ON requests (tag, place);
 
@@ -72,26 +72,26 @@ CREATE TABLE moves (                 -- where requests were that have been sent 
     place INTEGER NOT NULL,
     request INTEGER NOT NULL,
     PRIMARY KEY (tag, place)
-) STRICT, WITHOUT ROWID;
+) WITHOUT ROWID;
 
 CREATE TABLE results (
     request INTEGER PRIMARY KEY REFERENCES requests (id),
     status TEXT NOT NULL,            -- succeeded, errored, expired or canceled
     body BLOB,                       -- as the provider wrote it, compressed with zlib
     read_at REAL NOT NULL
-) STRICT;
+);
 
 CREATE TABLE claims (
     request INTEGER NOT NULL,
     session INTEGER NOT NULL,        -- a process that got, or waits for, its answer; gone with the process
     PRIMARY KEY (request, session)
-) STRICT, WITHOUT ROWID;
+) WITHOUT ROWID;
 
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY,
     job TEXT NOT NULL,               -- `BatchJob.to_json()`
     submitted_at REAL NOT NULL
-) STRICT, WITHOUT ROWID;
+) WITHOUT ROWID;
 """
 
 _MIGRATIONS: tuple[str, ...] = ()

@@ -249,6 +249,7 @@ class Store:
 
 
 _stores: dict[Path, Store] = {}
+_inherited: list[Store] = []
 _opening = threading.Lock()
 
 
@@ -282,6 +283,8 @@ def _forget_all() -> None:
     _opening = threading.Lock()
     for store in _stores.values():
         store.forget()
+        # Closing its connection here, as collecting it would, is not ours to do either.
+        _inherited.append(store)
     _stores.clear()
 
 
