@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from pydantic_ai_batch.testing import FakeProviders
 
-from .programs import JumpingClock, jumping_clock
+from .programs import JumpingClock, jumping_clock, like
 from .tables import ROOT
 
 Run = Callable[..., str]
@@ -94,14 +95,19 @@ def test_survives_kill(tmp_path: Path) -> None:
         command = [sys.executable, str(ROOT / 'examples' / 'survives_kill.py'), str(tmp_path / 'primes.journal')]
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as killed:
             assert killed.stderr is not None
-            while 'was submitted' not in killed.stderr.readline():
+            said = ''
+            while 'was submitted' not in said:
                 assert killed.poll() is None
+                said = killed.stderr.readline()
             # What Ctrl-\ sends.
             killed.send_signal(signal.SIGQUIT)
         assert killed.returncode == -signal.SIGQUIT
         again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
         assert len(again.stdout.splitlines()) == 10
-        assert 'was submitted' not in again.stderr
+        start = '$ python examples/survives_kill.py\n'
+        page = (ROOT / 'docs' / 'journal.md').read_text(encoding='utf-8')
+        (shown,) = re.findall(r'<!-- shown: survives_kill -->\n```text\n(.*?)```', page, re.DOTALL)
+        assert like(shown, f'{start}{said}^\\Quit\n{start}{again.stderr}{again.stdout}')
         assert len(fake.openai.billed) == 10
         assert fake.openai.count('create') == 1
 
