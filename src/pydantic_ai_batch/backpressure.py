@@ -20,6 +20,7 @@ from .clock import Clock, sleep_until_due
 from .exceptions import brief
 from .lanes.base import Lane
 from .policy import FULL_INTERVALS, FULL_WINDOW, MAX_RETRY_AFTER, full_queue, poll_delay
+from .wording import counted
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -202,9 +203,9 @@ class Gate:
                 # Whatever else may have been in the queue, a wait has not helped.
                 raise TooMuchAtOnce from error
             _log.warning(
-                'The queue of %s has no room for a batch of %d requests now, which waits for it: %s',
+                'The queue of %s has no room for a batch of %s now, which waits for it: %s',
                 self._info.title,
-                attempt.count,
+                counted(attempt.count, 'request'),
                 brief(error),
             )
             return None

@@ -27,15 +27,13 @@ from .policy import Search
 from .queueing import too_large
 from .settings import BatchSettings
 from .warn import warn_max_retries
+from .wording import listed
 
 _TURN = 200
 """How many requests are encoded before other tasks, such as the checks of earlier batches, get their turn."""
 
 _TURN_BYTES = 4 * 1024 * 1024
 """How many bytes of them there are before that, at the most."""
-
-_NAMED = 5
-"""How many rows an error names at the most."""
 
 
 @dataclass
@@ -227,12 +225,6 @@ def _refuse_settings(model: Model, request: BatchRequest) -> None:
             'The setting `request_timeout` cannot be used in a list call, as one row of a batch cannot time out: limit '
             'the wait for the whole call with `asyncio.timeout`.'
         )
-
-
-def listed(things: Sequence[object]) -> str:
-    """The first few of some things, for an error or a log line, and how many more there are."""
-    more = f' and {len(things) - _NAMED} more' if len(things) > _NAMED else ''
-    return ', '.join(str(thing) for thing in things[:_NAMED]) + more
 
 
 def _prepared(model: Model, request: BatchRequest) -> BatchRequest:

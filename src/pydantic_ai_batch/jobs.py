@@ -22,7 +22,7 @@ from pydantic_ai.models.batch import BatchRequest
 
 from . import compat
 from .batch_job import BatchJob, JobBatch
-from .chunks import check_requests, listed
+from .chunks import check_requests
 from .clock import SYSTEM_CLOCK, Clock, sleep_until_due, utc
 from .exceptions import BatchNotCancellable, BatchNotReady, brief, with_batch
 from .job_reading import Reading, seen
@@ -36,6 +36,7 @@ from .named_model import lane_of_job, lane_of_model
 from .policy import MAX_RETRY_AFTER, overdue, poll_delay
 from .settings import DEFAULT_MAX_POLL_INTERVAL, DEFAULT_POLL_INTERVAL, BatchSettings
 from .sync import running_loop
+from .wording import listed
 
 _log = logging.getLogger('pydantic_ai_batch')
 

@@ -38,6 +38,7 @@ from .policy import (
     transient,
 )
 from .settings import BatchSettings
+from .wording import counted
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -130,8 +131,8 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
                 raise
             if outcome == 'unknown':
                 _log.warning(
-                    'The reply to the creation of a batch of %d requests at %s was lost (%s): looking for its tag %s.',
-                    payload.count,
+                    'The reply to the creation of a batch of %s at %s was lost (%s): looking for its tag %s.',
+                    counted(payload.count, 'request'),
                     lane.info.title,
                     brief(error),
                     payload.tag,
@@ -147,8 +148,8 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
             _log_unsettled(lane, payload)
             raise
         _log.warning(
-            'A batch of %d requests did not reach %s (%s): trying again in %g s.',
-            payload.count,
+            'A batch of %s did not reach %s (%s): trying again in %g s.',
+            counted(payload.count, 'request'),
             lane.info.title,
             shown_url(lane.model.base_url),
             NEVER_SENT_DELAYS[never_sent],
@@ -158,7 +159,8 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
 
 
 def _submitted(lane: Lane, payload: Sought, batch: Batch, clock: Clock) -> Batch:
-    _log.info('Batch %s of %d requests was submitted to %s.', batch.id, payload.count, lane.info.name)
+    what = counted(payload.count, 'request')
+    _log.info('Batch %s of %s was submitted to %s.', batch.id, what, lane.info.title)
     return _with_plausible_time(batch, utc(clock))
 
 
@@ -219,9 +221,10 @@ async def _look_for(
         elif proven:
             return None
         else:
+            requests = counted(payload.count, 'request')
             raise CreateUnsettled(
                 lane.model.model_name,
-                f'The reply to the creation of a batch of {payload.count} requests was lost ({brief(lost)}), and the '
+                f'The reply to the creation of a batch of {requests} was lost ({brief(lost)}), and the '
                 f'listing of {lane.info.title} cannot tell whether it exists. The requests are not sent again, as that '
                 f'could pay for them twice: {lane.where_to_look(payload)}.',
             ) from lost
@@ -505,16 +508,16 @@ class BatchWatch:
                 self.history.came_short()
                 if self.history.incomplete <= MAX_FAILED_CHECKS:
                     _log.warning(
-                        'Batch %s has ended with %d results, of which %d can be read so far: they are read again.',
+                        'Batch %s has ended with %s, of which %d can be read so far: they are read again.',
                         self.batch.id,
-                        readable,
+                        counted(readable, 'result'),
                         len(self._delivered) + keyless,
                     )
                     return False
                 if not (self._delivered or self.strays or self.unknown):
                     raise ResultsGone(
                         self.lane.model.model_name,
-                        f'Batch {self.batch.id!r} has {readable} results, and not one of them can be read.',
+                        f'Batch {self.batch.id!r} has {counted(readable, "result")}, none of which can be read.',
                     )
         except ModelAPIError as error:
             if self.history.tolerates(error, created_at=self.batch.created_at, now=utc(self.clock)):
@@ -625,15 +628,15 @@ class BatchWatch:
     def _report_strays(self) -> None:
         if self.unknown:
             _log.warning(
-                'Batch %s has results with %d IDs that are not in it, which were set aside; one is %r.',
+                'Batch %s has results with %s not in it, which were set aside; one is %r.',
                 self.batch.id,
-                len(self.unknown),
+                counted(len(self.unknown), 'ID'),
                 min(self.unknown),
             )
         if self.strays:
             _log.warning(
-                "Batch %s has %d result lines that are no request's and were set aside; the first: %s",
+                'Batch %s has %s of no request in it, which were set aside; the first: %s',
                 self.batch.id,
-                len(self.strays),
+                counted(len(self.strays), 'result line'),
                 self.strays[0].reason,
             )

@@ -15,7 +15,7 @@ from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 from . import lifecycle
 from .backpressure import Gate, TooMuchAtOnce, gates_here
 from .batch_job import BatchJob, JobBatch
-from .chunks import Chunk, Row, as_model_error, fill, listed
+from .chunks import Chunk, Row, as_model_error, fill
 from .clock import Clock, utc
 from .events import EventKind, Listener, Reporter, event_of
 from .exceptions import copy_of, is_gone, submitted_times, with_batch, with_job
@@ -24,6 +24,7 @@ from .lanes.base import Lane, NotRun
 from .list_claims import ListClaims, Taken
 from .policy import Search, full_queue
 from .settings import BatchSettings
+from .wording import listed
 
 _log = logging.getLogger('pydantic_ai_batch')
 

@@ -23,6 +23,7 @@ from .flights import FlightKey
 from .lanes.base import Lane, NotRun
 from .policy import MAX_RETRY_AFTER, CheckHistory, poll_delay
 from .pool_state import CLOSED, PoolState, Submitted, Tasks
+from .wording import counted
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -345,7 +346,7 @@ class Waits:
         now = self.state.clock.monotonic()
         for key, wait in waits.items():
             going_on = 'fail, as it was being checked' if wait.checking else 'go on, and check it when that is due'
-            _log_in_flight(key, f'{len(wait.futures)} runs that wait for it here {going_on}')
+            _log_in_flight(key, f'{counted(len(wait.futures), "run")} here that waited for it {going_on}')
             wait.fail(UserError(CLOSED) if wait.checking else wait.let_go(now))
         for key in {key for key, _ in self._looks} - waits.keys():
             _log_in_flight(key, 'the runs that were checking it fail')

@@ -21,6 +21,7 @@ from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus
 from pydantic_ai_batch import compat
 from pydantic_ai_batch.exceptions import brief
 from pydantic_ai_batch.statuses import FRAMEWORK, JobStatus
+from pydantic_ai_batch.wording import counted
 
 from .base import (
     UNKNOWN_TIME,
@@ -259,7 +260,8 @@ class AnthropicLane(ClientLane):
 
     def where_to_look(self, payload: Sought) -> str:
         """How a person finds the batch of `payload` at the provider."""
-        return f'look for a batch of {payload.count} requests, in whose results the IDs begin with `{payload.tag}`'
+        requests = counted(payload.count, 'request')
+        return f'look for a batch of {requests}, in whose results the IDs begin with `{payload.tag}`'
 
     def _batch(self, item: Mapping[str, Any], group: str, *, known: Batch | None = None) -> Batch:
         batch_id = item.get('id')

@@ -20,6 +20,7 @@ from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBa
 from pydantic_ai_batch import compat
 from pydantic_ai_batch.exceptions import RequestNotSendable
 from pydantic_ai_batch.per_model import PerModel
+from pydantic_ai_batch.wording import counted
 
 from .base import WIRE_ID_WIDTH, Lane, LaneInfo, ListingIncomplete, NotRun, Payload, Sought, Stray
 from .errors import connection_error
@@ -160,4 +161,5 @@ class NativeLane(Lane):
 
     def where_to_look(self, payload: Sought) -> str:
         """How a person finds the batch of `payload` at the provider."""
-        return f'look at the provider for a batch of {payload.count} requests with IDs that begin with `{payload.tag}`'
+        requests = counted(payload.count, 'request')
+        return f'look at the provider for a batch of {requests} with IDs that begin with `{payload.tag}`'
