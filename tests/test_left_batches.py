@@ -257,11 +257,11 @@ async def test_many_wrong_rows_are_found_and_no_other_row_fails_for_them(
 
 
 @pytest.mark.parametrize('harness', ['responses'], indirect=True)
-async def test_one_wrong_row_of_twelve_is_found_in_a_batch_of_hundreds(
+async def test_one_wrong_row_of_eight_is_found_in_a_batch_of_hundreds(
     harness: Harness, lane_model: LaneModel, clock: PacedClock
 ):
-    rows = [f'row {n}' for n in range(300)]
-    bad = set(rows[::12])
+    rows = [f'row {n}' for n in range(240)]
+    bad = set(rows[::8])
     with FakeProviders(echo, clock=clock) as fake:
         wrong(harness, fake, bad.__contains__)
         await finds(bad, rows, by_list(clock, lane_model(fake), rows), clock)

@@ -24,12 +24,12 @@ from pydantic_ai.models import Model
 from pydantic_ai_batch import (
     BatchModelRequests,
     BatchRequest,
-    Journal,
     collect_batch,
     model_request_batch,
     submit_batch,
     wait_batch,
 )
+from pydantic_ai_batch.journal import JournalLike
 from pydantic_ai_batch.journal import store as stores
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
@@ -75,8 +75,7 @@ def all_over() -> None:
 def requests_of(rows: Iterable[str]) -> list[BatchRequest]:
     """A request for each row, which may be equal."""
     return [
-        BatchRequest(custom_id=f'{n}: {row}', messages=[ModelRequest.user_text_prompt(row)])
-        for n, row in enumerate(rows)
+        BatchRequest(custom_id=f'id {n}', messages=[ModelRequest.user_text_prompt(row)]) for n, row in enumerate(rows)
     ]
 
 
@@ -86,14 +85,14 @@ def outcome_of(outcome: object) -> Any:
 
 
 async def by_list(
-    model: Model, rows: Sequence[str], journal: Path | Journal | None, clock: ManualClock, **options: Any
+    model: Model, rows: Sequence[str], journal: JournalLike | None, clock: ManualClock, **options: Any
 ) -> Outcomes:
     outcomes = await model_request_batch(model, requests_of(rows), journal=journal, clock=clock, **options)
     return [outcome_of(outcome) for outcome in outcomes]
 
 
 async def by_agents(
-    model: Model, rows: Sequence[str], journal: Path | Journal | None, clock: ManualClock, **options: Any
+    model: Model, rows: Sequence[str], journal: JournalLike | None, clock: ManualClock, **options: Any
 ) -> Outcomes:
     # Nothing is sent before all rows are queued, or found in the journal, as the manual clock passes any wait.
     batching = BatchModelRequests(
@@ -109,7 +108,7 @@ async def runs_of(model: Model, rows: Sequence[str], batching: BatchModelRequest
 
 
 async def by_job(
-    model: Model, rows: Sequence[str], journal: Path | Journal | None, clock: ManualClock, **options: Any
+    model: Model, rows: Sequence[str], journal: JournalLike | None, clock: ManualClock, **options: Any
 ) -> Outcomes:
     job = await submit_batch(model, requests_of(rows), journal=journal, clock=clock, **options)
     await wait_batch(job.id, model, journal=journal, clock=clock)
@@ -154,21 +153,35 @@ async def given_up(task: asyncio.Future[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def killed_while_waiting(call: Awaitable[Any], clock: ManualClock) -> None:
+async def torn_down(before: set[asyncio.Task[Any]]) -> None:
+    """End all that a process which was killed was doing in this one, however it clings to it."""
+    me, left = asyncio.current_task(), set[asyncio.Task[Any]]()
+    for _ in range(200):
+        left = {task for task in asyncio.all_tasks() - before if task is not me}
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        await asyncio.sleep(0)
+    raise AssertionError(left)
+
+
+async def killed_while_waiting(call: Coroutine[Any, Any, Any], clock: ManualClock) -> None:
     """Make a call in a process that is killed while it waits for its batch."""
-    task = await until_waiting(call, clock)
+    before = asyncio.all_tasks()
+    await until_waiting(call, clock)
     killed()
-    await given_up(task)
+    await torn_down(before)
 
 
 async def killed_when(
-    condition: Callable[[], bool], call: Awaitable[Any], clock: ManualClock, *, step: float = 10
+    condition: Callable[[], bool], call: Coroutine[Any, Any, Any], clock: ManualClock, *, step: float = 10
 ) -> None:
     """Make a call in a process that is killed while everything waits for time to pass, once `condition` holds."""
-    task = asyncio.ensure_future(call)
-    await stepped_until(condition, task, clock, step=step)
+    before = asyncio.all_tasks()
+    await stepped_until(condition, asyncio.ensure_future(call), clock, step=step)
     killed()
-    await given_up(task)
+    await torn_down(before)
 
 
 async def stepped_until(
@@ -186,14 +199,15 @@ async def stepped_until(
     raise AssertionError('it did not come to be')
 
 
-async def killed_at(reached: asyncio.Event, call: Awaitable[Any], clock: ManualClock) -> None:
+async def killed_at(reached: asyncio.Event, call: Coroutine[Any, Any, Any], clock: ManualClock) -> None:
     """Make a call in a process that is killed when an event is set, with what is on the wire then held for ever."""
+    before = asyncio.all_tasks()
     task = asyncio.ensure_future(clock.run(call))
     at = asyncio.ensure_future(reached.wait())
     await asyncio.wait((task, at), return_when=asyncio.FIRST_COMPLETED)
     assert reached.is_set(), task
     killed()
-    await given_up(task)
+    await torn_down(before)
 
 
 # The wire

@@ -45,6 +45,7 @@ from .scenes import (
     forgotten,
     given_up,
     killed,
+    killed_at,
     killed_when,
     killed_while_waiting,
     query,
@@ -222,8 +223,6 @@ async def test_resubmissions_are_counted_across_starts(
 ):
     with FakeProviders(always_down, clock=clock) as fake:
         options = {'max_resubmissions': 1}
-        if way is by_agents:
-            options['max_wait'] = None
         await killed_when(
             lambda: harness.fake(fake).count('create') == 2,
             way(lane_model(fake), ROWS, path, clock, **options),
@@ -251,10 +250,7 @@ async def test_a_resubmission_that_was_about_to_be_sent_is_sent_once_and_counted
                 await never.wait()
 
         wire.before_any(hold)
-        task = asyncio.ensure_future(clock.run(way(lane_model(fake), ROWS, path, clock, **options)))
-        await reached.wait()
-        killed()
-        await given_up(task)
+        await killed_at(reached, way(lane_model(fake), ROWS, path, clock, **options), clock)
         wire.clear()
         first, *others = await clock.run(way(lane_model(fake), ROWS, path, clock, **options))
         assert others == ANSWERS[1:]

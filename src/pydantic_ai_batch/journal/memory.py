@@ -94,8 +94,8 @@ class Memory:
         if not count:
             return
         text = (
-            f'{counted(len(entries), "new request")} for a model are about to be sent, while the journal has {count} of '
-            'an earlier run for it that nothing has matched. If this is the same job, something in its '
+            f'{counted(len(entries), "new request")} for a model are about to be sent, while the journal has {count} '
+            'of an earlier run for it that nothing has matched. If this is the same job, something in its '
             'requests changes from run to run, such as a date in a prompt or the version of an SDK, and it is paid for '
             'again'
         )
