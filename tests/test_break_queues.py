@@ -147,7 +147,7 @@ async def test_many_batches_that_come_back_together_count_as_one_refusal(
     send: Send, harness: Harness, lane_model: LaneModel, clock: PacedClock
 ):
     rows = rows_of(12)
-    with FakeProviders(echo, clock=clock) as fake:
+    with FakeProviders(echo, clock=clock, processing=timedelta(hours=5)) as fake:
         held: list[float] = []
 
         def listen(event: BatchEvent) -> None:

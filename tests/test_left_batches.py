@@ -246,22 +246,23 @@ async def finds(bad: set[str], rows: list[str], sent: Coroutine[Any, Any, list[A
 async def test_many_wrong_rows_are_found_and_no_other_row_fails_for_them(
     send: Send, harness: Harness, lane_model: LaneModel, clock: PacedClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr('pydantic_ai_batch.policy.MAX_FAILED_PARTS', 30)
-    rows = [f'row {n}' for n in range(80)]
+    monkeypatch.setattr('pydantic_ai_batch.policy.MAX_FAILED_PARTS', 50)
+    rows = [f'row {n}' for n in range(160)]
     bad = set(rows[::10])
-    with FakeProviders(echo, clock=clock) as fake:
+    with FakeProviders(echo, clock=clock, processing=timedelta(seconds=20)) as fake:
         wrong(harness, fake, bad.__contains__)
         await finds(bad, rows, send(clock, lane_model(fake), rows), clock)
         # More failed than may where none is run.
-        assert harness.fake(fake).count('create') > 60
+        assert harness.fake(fake).count('create') > 140
 
 
+# Fails: a part counts as run only when it has ended, and by then 128 others have failed, which is seen far sooner.
 @pytest.mark.parametrize('harness', ['responses'], indirect=True)
-async def test_one_wrong_row_of_eight_is_found_in_a_batch_of_hundreds(
+async def test_one_wrong_row_of_six_is_found_in_a_batch_of_hundreds(
     harness: Harness, lane_model: LaneModel, clock: PacedClock
 ):
     rows = [f'row {n}' for n in range(240)]
-    bad = set(rows[::8])
+    bad = set(rows[::6])
     with FakeProviders(echo, clock=clock) as fake:
         wrong(harness, fake, bad.__contains__)
         await finds(bad, rows, by_list(clock, lane_model(fake), rows), clock)
@@ -420,7 +421,7 @@ async def test_a_job_that_lacks_a_row_is_collected_in_part_at_once(
         job = await clock.run(submit_batch(model, requests_of(ROWS), clock=clock))
         job = await clock.run(wait_batch(job, model, clock=clock))
         started = clock.monotonic()
-        outcomes = await collect_batch(job, requests_of(ROWS), model, partial=True, clock=clock)
+        outcomes = await clock.run(collect_batch(job, requests_of(ROWS), model, partial=True, clock=clock))
         assert texts(outcomes) == [None, *ANSWERS[1:]]
         assert clock.monotonic() == started
         assert Counter(row.text for row in harness.fake(fake).billed) == Counter(ROWS)

@@ -57,6 +57,7 @@ def killed() -> None:
         # What was asked for before is on the disk, and nothing more comes there.
         store.post(lambda connection: None).result()
         store.closed = True
+        store._renewed = float('inf')
         store.forget()
         _killed.append(store)
     stores._stores.clear()

@@ -34,6 +34,7 @@ from .scenes import (
     killed_while_waiting,
     query,
     requests_of,
+    settled,
 )
 
 one_lane = pytest.mark.parametrize('harness', ['responses'], indirect=True)
@@ -210,6 +211,7 @@ async def test_a_fork_of_a_process_has_a_session_of_its_own(
     harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path
 ):
     await clock.run(by_list(lane_model(fake), ROWS, path, clock))
+    await settled()
     processes = multiprocessing.get_context('fork')
     ours, theirs = processes.Pipe()
 
