@@ -300,6 +300,10 @@ class BatchedModel(WrapperModel):
         try:
             response = await self.lane.outcome(result, request)
         except ModelAPIError as error:
+            if isinstance(result, BatchResult) and result.status == 'canceled' and self._places.get(ticket.response_id):
+                # An earlier process cancelled it, and this one makes it again.
+                self.pool.report('resubmitted', self.lane, batch=ticket.batch)
+                return await self._resubmit(request, pending, ticket, resubmissions=ticket.resubmissions)
             again = sent_again(result, error)
             if again and ticket.resubmissions < self.pool.settings.max_resubmissions:
                 self.pool.report('resubmitted', self.lane, batch=ticket.batch)
@@ -367,9 +371,7 @@ class BatchedModel(WrapperModel):
         if (takeovers := await self.pool.here().takeovers(self.lane)) is not None:
             held = held_since.timestamp() if held_since else None
             counted = resubmissions > ticket.resubmissions
-            (claim,) = await takeovers.ledger.requeue([(ticket.custom_id, held)], counted=counted)
-            # Another run may have sent it again before: then it is where that one has put it.
-            claim = await takeovers.follow(self.lane, claim)
+            claim = await takeovers.requeue(self.lane, ticket.custom_id, held_since=held, counted=counted)
         return await self._submit(
             replace(request, messages=messages),
             resubmissions=resubmissions,

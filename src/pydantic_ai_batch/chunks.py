@@ -83,8 +83,7 @@ class Chunk:
     def drop(self, ledger: Ledger | None) -> None:
         """Forget a chunk that is not sent after all."""
         if ledger is not None:
-            for entry in self.payload.entries:
-                ledger.withdraw(entry)
+            ledger.withdraw(*self.payload.entries)
         self.payload.close()
 
 

@@ -15,7 +15,7 @@ from .chunks import as_model_error
 from .clock import Clock, sleep_until_due, utc
 from .exceptions import ResultsGone, brief, copy_of, with_batch
 from .journal.ledger import Ledger
-from .lanes.base import Lane, NotRun
+from .lanes.base import Lane, NotRun, is_in
 from .list_call import Outcome
 from .policy import not_found, overdue
 from .settings import BatchSettings
@@ -71,7 +71,7 @@ class Reading:
             self._deliver,
             history=self.known.history,
             ledger=self.ledger,
-            is_known=self._names.__contains__,
+            is_known=self._is_known,
         )
         await self._read_journal(watch)
         if not self._open:
@@ -90,7 +90,7 @@ class Reading:
             result = watch.missing(wire_id)
             if isinstance(result, NotRun) and result.culprit in self._names:
                 result = result.because_of(self._names[result.culprit])
-            await self._settle(result, request)
+            await self._settle(wire_id, result, request)
         await lifecycle.clean_up(self.lane, None, watch.batch, self.ledger)
         return seen(self.lane, self.known, watch.batch, self.clock), True
 
@@ -102,14 +102,23 @@ class Reading:
                 watch.written(result.custom_id)
                 await self._deliver(result)
 
-    async def _deliver(self, result: BatchResult) -> None:
-        await self._settle(result, self._open.pop(result.custom_id))
+    def _is_known(self, custom_id: str) -> bool:
+        if self.known.places is None:
+            return custom_id in self._names
+        # Others in the batch may be wanted by others.
+        return is_in(custom_id, self.known.tag, self.known.batch)
 
-    async def _settle(self, result: BatchResult | NotRun, request: BatchRequest) -> None:
+    async def _deliver(self, result: BatchResult) -> None:
+        if (request := self._open.pop(result.custom_id, None)) is not None:
+            await self._settle(result.custom_id, result, request)
+
+    async def _settle(self, wire_id: str, result: BatchResult | NotRun, request: BatchRequest) -> None:
         try:
             self.outcomes[request.custom_id] = await self.lane.outcome(result, request)
         except Exception as error:
             self.outcomes[request.custom_id] = with_batch(as_model_error(self.lane.model, error), self.known.batch)
+            if self.ledger is not None:
+                self.ledger.failed([wire_id], error)
 
     def _failed(self, error: Exception, watch: lifecycle.BatchWatch) -> tuple[JobBatch, bool]:
         """What a check that failed for good means for the batch and its requests."""

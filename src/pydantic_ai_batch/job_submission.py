@@ -14,9 +14,10 @@ from . import lifecycle
 from .batch_job import JobBatch, Refused
 from .chunks import Chunk, Row, as_model_error, fill
 from .clock import Clock
+from .exceptions import is_gone
 from .journal.ledger import Ledger
 from .lanes.base import Lane, line_number
-from .list_claims import ListClaims
+from .list_claims import ListClaims, Taken
 from .policy import full_queue
 from .settings import BatchSettings
 
@@ -42,31 +43,48 @@ class JobSubmission:
         self._claims = ListClaims(lane, ledger, requests, clock, self._start) if ledger is not None else None
         self._background: set[asyncio.Task[None]] = set()
         self._created: list[tuple[Chunk, asyncio.Task[Batch]]] = []
+        self._taken: list[Taken] = []
+        self._rows = [Row(place) for place in range(len(requests))]
 
     async def run(self) -> None:
         """Submit everything. If that is cancelled, cancel what was created, unless a journal keeps it."""
         try:
-            await self._send([Row(place) for place in range(len(self._requests))])
+            await self._send(self._rows)
             while self._claims is not None and (unclear := self._claims.unclear()):
                 mine: list[Row] = []
-                for row, claim in unclear:
-                    try:
-                        if await self._claims.resolve(row, claim):
-                            mine.append(row)
-                    except Exception as error:
-                        self._refuse([row], error)
+                for (row, _), found in zip(unclear, await self._claims.resolve(unclear), strict=True):
+                    if isinstance(found, Exception):
+                        self._refuse([row], found)
+                    elif found:
+                        mine.append(row)
                 await self._send(mine)
+            await self._send_lost()
             if self._created:
                 await asyncio.wait([task for _, task in self._created])
         except BaseException:
             keep = self._ledger is not None and self._ledger.keeps
             await _withdraw(self._lane, [task for _, task in self._created], keep=keep)
+            if self._ledger is not None:
+                self._ledger.withdraw(*(row.entry for row in self._rows if row.entry is not None))
             raise
         finally:
             for task in self._background:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
         self._note()
+
+    async def _send_lost(self) -> None:
+        """Send rows again whose batch the provider no longer has, if the journal says that this is what to do."""
+        if self._claims is None or not self._claims.ledger.resend_lost:
+            return
+        for taken in self._claims.taken():
+            try:
+                await self._lane.status(taken.place.batch)
+            except ModelAPIError as error:
+                if is_gone(error):
+                    await self._send(await self._claims.requeue(taken.rows, counted=False))
+                    continue
+            self._taken.append(taken)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -126,9 +144,11 @@ class JobSubmission:
                 self.batches.append(JobBatch.of(self._lane, task.result(), chunk.payload.tag, request_ids))
             elif isinstance(error, Exception):
                 self._refuse(rows, error)
+                chunk.drop(self._ledger)
             else:
                 raise error
-        for taken in self._claims.taken() if self._claims is not None else ():
+        self._taken += self._claims.taken() if self._claims is not None else ()
+        for taken in self._taken:
             places = {line_number(custom_id) or 0: row for custom_id, row in taken.rows.items()}
             request_ids = [self._requests[row.place].custom_id for row in places.values()]
             batch = taken.place.batch

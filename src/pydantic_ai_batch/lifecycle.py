@@ -49,7 +49,7 @@ _CLOCK_SKEW = timedelta(hours=1)
 """How far the provider's clock may be from ours before ours is believed."""
 
 _CLOCK_SET = timedelta(days=1)
-"""How far back the listing is read for a batch if the clock was set back since it was intended."""
+"""How far back the listing is read for a batch that another process intended."""
 
 _SEEN_THROUGH_SECONDS = 150
 """How long, in real seconds, a creation that is under way is seen through when its call is given up."""
@@ -172,12 +172,10 @@ def _with_plausible_time(batch: Batch, now: datetime) -> Batch:
     return batch if abs(batch.created_at - now) < _CLOCK_SKEW else replace(batch, created_at=now)
 
 
-async def _settle(
-    lane: Lane, payload: Sought, since: datetime, clock: Clock, lost: ModelAPIError, *, elapsed: float = 0.0
-) -> Batch | None:
+async def _settle(lane: Lane, payload: Sought, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
     """Find the batch whose creation had no reply, or `None` when the provider's listing shows that there is none."""
     try:
-        return await _look_for(lane, payload, since, clock, lost, elapsed)
+        return await _look_for(lane, payload, since, clock, lost)
     except asyncio.CancelledError:
         _log_unsettled(lane, payload)
         raise
@@ -191,12 +189,8 @@ def _log_unsettled(lane: Lane, payload: Sought) -> None:
     )
 
 
-async def _look_for(
-    lane: Lane, payload: Sought, since: datetime, clock: Clock, lost: ModelAPIError, elapsed: float
-) -> Batch | None:
+async def _look_for(lane: Lane, payload: Sought, since: datetime, clock: Clock, lost: ModelAPIError) -> Batch | None:
     lost_at = utc(clock)
-    # The first look is now, and the others those that are not due yet.
-    offsets = [elapsed, *(offset for offset in SETTLE_OFFSETS if offset > elapsed)]
     looks = 0
     running = False
     while True:
@@ -213,11 +207,11 @@ async def _look_for(
         if found:
             return await _keep_one(lane, payload, found)
         looks += 1
-        if looks < len(offsets) and lane.info.findable:
-            await sleep_until_due(clock, offsets[looks] - offsets[looks - 1])
+        if looks < len(SETTLE_OFFSETS) and lane.info.findable:
+            await sleep_until_due(clock, SETTLE_OFFSETS[looks] - SETTLE_OFFSETS[looks - 1])
         elif running and not overdue(lost_at, lane.window, utc(clock)):
             # A batch that may be this one has to end first. Whoever waits would wait for it just as long.
-            await sleep_until_due(clock, poll_delay(looks - len(offsets), *SETTLE_INTERVALS))
+            await sleep_until_due(clock, poll_delay(looks - len(SETTLE_OFFSETS), *SETTLE_INTERVALS))
         elif proven:
             return None
         else:
@@ -250,22 +244,26 @@ async def settle(lane: Lane, sought: Sought, intended_at: float, clock: Clock) -
     Raises:
         CreateUnsettled: The listing cannot tell whether there is a batch.
     """
-    now = clock.now()
-    elapsed = now - intended_at
-    since = datetime.fromtimestamp(intended_at, UTC) - SETTLE_MARGIN
-    if elapsed < 0:
-        # The clock was set back since, so that nobody knows how far from the provider's it was.
-        since, elapsed = datetime.fromtimestamp(now, UTC) - _CLOCK_SET, 0.0
+    # That process may have gone by another clock, or had its clock set. Where a tag tells batches apart, reading
+    # further back costs nothing else.
+    margin = _CLOCK_SET if lane.info.tag_field is not None else SETTLE_MARGIN
+    since = datetime.fromtimestamp(min(intended_at, clock.now()), UTC) - margin
     lost = ModelAPIError(lane.model.model_name, 'the process that was to receive it ended')
+    await _recall(lane, sought, since)
+    batch = await _settle(lane, sought, since, clock, lost)
+    if batch is None:
+        # What was on its way when the process ended has come by now.
+        await _recall(lane, sought, since)
+        await discard(lane, sought)
+        return None
+    return _with_plausible_time(batch, utc(clock))
+
+
+async def _recall(lane: Lane, sought: Sought, since: datetime) -> None:
     try:
         await lane.recall(sought, since=since)
     except ModelAPIError as error:
         _log.info('The files at %s could not be listed: %s', lane.info.title, brief(error))
-    batch = await _settle(lane, sought, since, clock, lost, elapsed=elapsed)
-    if batch is None:
-        await discard(lane, sought)
-        return None
-    return _with_plausible_time(batch, utc(clock))
 
 
 def with_flag(error: CreateUnsettled) -> CreateUnsettled:

@@ -15,12 +15,12 @@ from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 from . import lifecycle
 from .backpressure import Gate, TooMuchAtOnce, gates_here
 from .batch_job import BatchJob, JobBatch
-from .chunks import Chunk, Row, as_model_error, fill
+from .chunks import Chunk, Encoded, Row, as_model_error, fill
 from .clock import Clock, utc
 from .events import EventKind, Listener, Reporter, event_of
-from .exceptions import copy_of, is_gone, submitted_times, with_batch, with_job
+from .exceptions import JournalError, copy_of, is_gone, submitted_times, with_batch, with_job
 from .journal.ledger import Claim, Ledger, Place
-from .lanes.base import Lane, NotRun
+from .lanes.base import Lane, NotRun, is_in
 from .list_claims import ListClaims, Taken
 from .policy import Search, full_queue
 from .settings import BatchSettings
@@ -53,6 +53,9 @@ class ListCall:
         self._tasks: set[asyncio.Task[None]] = set()
         self._gates = gates_here(clock)
         self._claims = ListClaims(lane, ledger, requests, clock, self._start) if ledger is not None else None
+        self._rows = [Row(place) for place in range(len(requests))]
+        self._told: set[str] = set()
+        """The batches of which it was logged that requests are sent again."""
         self._background: set[asyncio.Task[None]] = set()
         self._read: list[str] = []
         """The IDs of the batches whose results were all read."""
@@ -68,7 +71,7 @@ class ListCall:
     async def run(self) -> None:
         """Send every row and wait for every answer; if that is cancelled, cancel the batches that have not ended."""
         try:
-            await self._send([Row(place) for place in range(len(self.requests))])
+            await self._send(self._rows)
             while self._tasks:
                 done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
                 self._tasks -= done
@@ -80,6 +83,9 @@ class ListCall:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self.ledger is not None:
+                # Answered or not: nobody hears of the answers.
+                self.ledger.withdraw(*(row.entry for row in self._rows if row.entry is not None))
             if self._read:
                 _log.warning('These batches had ended before the call was cancelled: %s.', ', '.join(self._read))
             raise
@@ -118,7 +124,7 @@ class ListCall:
             refused=refused,
             at_most=at_most,
             search=search,
-            take=claims.take if claims is not None else None,
+            take=self._take if claims is not None else None,
         )
         held: list[Chunk] = []
         try:
@@ -137,6 +143,18 @@ class ListCall:
                 chunk.drop(self.ledger)
         self._take_over()
 
+    async def _take(self, turn: Sequence[Encoded]) -> Sequence[Encoded]:
+        """Claim rows. If the journal fails in the middle of the list, they alone do."""
+        assert self._claims is not None
+        try:
+            return await self._claims.take(turn)
+        except JournalError as error:
+            if not self._tasks:
+                raise
+            self._report('refused', len(turn))
+            self._fail([encoded.row for encoded in turn], error)
+            return []
+
     def _take_over(self) -> None:
         """Go on with the rows that the journal has already."""
         if self._claims is None:
@@ -152,13 +170,12 @@ class ListCall:
     async def _resolve(self, claims: ListClaims, rows: list[tuple[Row, Claim]]) -> None:
         """Wait until it is known where rows are, and go on with them."""
         mine: list[Row] = []
-        for row, claim in rows:
-            try:
-                if await claims.resolve(row, claim):
-                    mine.append(row)
-            except Exception as error:
+        for (row, _), found in zip(rows, await claims.resolve(rows), strict=True):
+            if isinstance(found, Exception):
                 self._report('refused')
-                self._fail([row], error)
+                self._fail([row], found)
+            elif found:
+                mine.append(row)
         if mine:
             self._report('withdrawn', len(mine))
             await self._send(mine)
@@ -207,6 +224,8 @@ class ListCall:
             failed = [row for row in rows if row not in fresh] if fresh else rows
             self._report('refused', len(failed))
             self._fail(failed, error)
+            if self.ledger is not None:
+                self.ledger.withdraw(*(row.entry for row in failed if row.entry is not None))
             if fresh:
                 self._report('withdrawn', len(fresh))
                 await self._send(fresh)
@@ -245,14 +264,25 @@ class ListCall:
             place: A place in it, if an earlier process created it.
         """
         again: dict[str, Row] = {}
+        cancelled: dict[str, Row] = {}
         open_rows = dict(rows)
 
         async def deliver(result: BatchResult) -> None:
             if (row := open_rows.pop(result.custom_id, None)) is None:
                 # In a batch of an earlier process, it may be of no row of this list.
                 return
+            if place is not None and result.status == 'canceled':
+                # The earlier process cancelled it, and this one makes it again.
+                cancelled[result.custom_id] = row
+                return
             if await self._settle(row, result.custom_id, result, batch):
                 again[result.custom_id] = row
+
+        def checked(now: Batch) -> None:
+            self._report('checked', batch=now)
+            if search is not None and self.lane.job_status(now) == 'in_progress':
+                # It has passed its validation.
+                search.found = True
 
         watch = lifecycle.BatchWatch(
             self.lane,
@@ -260,8 +290,8 @@ class ListCall:
             self.settings,
             self.clock,
             deliver,
-            lambda now: self._report('checked', batch=now),
-            is_known=rows.__contains__,
+            checked,
+            is_known=rows.__contains__ if place is None else lambda custom_id: is_in(custom_id, place.tag, batch),
             ledger=self.ledger,
         )
         try:
@@ -276,8 +306,7 @@ class ListCall:
                 self._fail(open_rows.values(), self._with_job(error, rows, watch.batch, place))
                 self._release(open_rows)
         except BaseException:
-            if self.ledger is not None and self.ledger.keeps:
-                self._release(open_rows)
+            if await self._is_kept(batch, place):
                 _log.warning('Batch %s goes on: run this again with the same journal to collect it.', batch.id)
             else:
                 await lifecycle.give_up(self.lane, watch.batch)
@@ -286,9 +315,18 @@ class ListCall:
             self._read.append(batch.id)
             if search is not None and len(open_rows) < len(rows):
                 search.found = True
+            cancelled |= _pop_cancelled(open_rows, watch, place)
+            self._report('resubmitted', len(cancelled), batch)
             await self._settle_missing(rows, open_rows, watch, gate, search)
             await lifecycle.clean_up(self.lane, batch, watch.batch, self.ledger)
+        await self._send_again(cancelled, counted=False)
         await self._send_again(again, counted=True)
+
+    async def _is_kept(self, batch: Batch, place: Place | None) -> bool:
+        """Whether a batch goes on when the call is cancelled: others may want it, or a later start."""
+        if self.ledger is None:
+            return False
+        return self.ledger.keeps or place is not None or await self.ledger.wanted_elsewhere(batch.id)
 
     def _with_job(self, error: Exception, rows: dict[str, Row], batch: Batch, place: Place | None) -> Exception:
         """The error for rows whose batch is left as it is, with what collects it."""
@@ -434,6 +472,19 @@ class ListCall:
     def _report(
         self, kind: EventKind, count: int = 1, batch: Batch | None = None, response: ModelResponse | None = None
     ) -> None:
+        if kind == 'resubmitted' and count and batch is not None and batch.id not in self._told:
+            self._told.add(batch.id)
+            _log.info('Requests of batch %s are sent again.', batch.id)
         if self._reporter.listener is None or not count:
             return
         self._reporter(event_of(kind, self.lane, count=count, batch=batch, response=response))
+
+
+def _pop_cancelled(open_rows: dict[str, Row], watch: lifecycle.BatchWatch, place: Place | None) -> dict[str, Row]:
+    """Take the rows out that the batch of an earlier process was cancelled before, where it does not list them."""
+    cancelled: dict[str, Row] = {}
+    for custom_id in list(open_rows) if place is not None else ():
+        result = watch.missing(custom_id)
+        if isinstance(result, BatchResult) and result.status == 'canceled':
+            cancelled[custom_id] = open_rows.pop(custom_id)
+    return cancelled

@@ -91,14 +91,18 @@ class ListClaims:
         found, self._unclear = self._unclear, []
         return found
 
-    async def resolve(self, row: Row, claim: Claim) -> bool:
-        """Wait until it is known where a row is, and return whether it is to be sent.
+    async def resolve(self, rows: Sequence[tuple[Row, Claim]]) -> list[Exception | bool]:
+        """Wait until it is known where rows are.
 
-        Raises:
-            CreateUnsettled: It is in a batch of which nobody can tell whether it was created.
-            JournalError: The journal could not be read or written.
+        Returns:
+            For each, whether it is to be sent, or the error if nobody can tell.
         """
-        found = await self._takeovers.follow(self._lane, claim)
+        found = await self._takeovers.follow(self._lane, [claim for _, claim in rows])
+        return [self._resolved(row, came) for (row, _), came in zip(rows, found, strict=True)]
+
+    def _resolved(self, row: Row, found: Claim | Exception | None) -> Exception | bool:
+        if isinstance(found, Exception):
+            return found
         if found is None:
             # Whoever was to send it gave it up: it is claimed as a new one when it is encoded again.
             row.entry = None

@@ -90,7 +90,7 @@ class Pool(PoolState):
             self.ledger.release(custom_id)
         batch = self.give_up(lane, key, custom_id)
         self._forget(key)
-        if batch is not None:
+        if batch is not None and not (self.ledger and await self.ledger.wanted_elsewhere(batch.id)):
             # Entered, as the run that gives up may have left the model, and its client closed, by now.
             async with lane.model:
                 await lifecycle.cancel(lane, batch)

@@ -35,6 +35,10 @@ class Queued:
     """What it is in the journal, if there is one."""
 
 
+_CLAIM_SECONDS = 1.0
+"""How long no run may claim a request from the journal before those that are left there count as missed."""
+
+
 class _Abandoned(Exception):
     """Nobody waits any more for any request of a batch that is to be created."""
 
@@ -102,6 +106,7 @@ class Submission:
                 raise _Abandoned
             self._payload = Payload(self.lane, self.group)
             self._wire_ids = [self._payload.add(item.body, item.entry) for item in self.items]
+            await self._others_first(self._payload.entries)
         async with self.lane.model:
             with tracing.submission(self.lane.model, [item.requester for item in self.items]) as self._span:
                 batch = await lifecycle.submit(
@@ -109,6 +114,17 @@ class Submission:
                 )
                 self._span.answered(batch)
         return batch
+
+    async def _others_first(self, entries: list[int]) -> None:
+        """Give runs whose requests are in the journal the time to claim them, before new ones count as a miss."""
+        if (ledger := self.state.ledger) is None:
+            return
+        left = await ledger.missed(entries)
+        while left:
+            await self.state.clock.sleep(_CLAIM_SECONDS)
+            before, left = left, await ledger.missed(entries)
+            if left == before:
+                return
 
     async def _discard(self) -> None:
         if self._payload is None:

@@ -259,6 +259,9 @@ class Waits:
             if (wait := self._waits.get(key)) is not None:
                 wait.read_at = now
             self.state.report('checked', lane, batch=batch)
+            if lane.job_status(batch) == 'in_progress':
+                # It has passed its validation, if it is a part of a search.
+                self.state.searches.was_run(key)
             tracing.current().answered(batch)
 
         def failed(error: ModelAPIError) -> None:

@@ -6,6 +6,7 @@ each result as it is read. A later process that makes the same request again tak
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import zlib
@@ -14,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from sqlite3 import Connection
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus
@@ -95,6 +96,9 @@ class Unsettled:
     intended_at: float
 
 
+C = TypeVar('C', bound='Claim | None')
+
+
 class Ledger:
     """The journal as one capability or call goes by it."""
 
@@ -113,10 +117,14 @@ class Ledger:
     # Requests
 
     async def claim(self, fingerprints: Sequence[Fingerprint]) -> list[Claim]:
-        """Take over, for each request, what an earlier process left of one like it, or write it down as a new one."""
+        """Take over, for each request, what an earlier process left of one like it, or write it down as a new one.
+
+        If this is cancelled, nothing is claimed.
+        """
         now = self.clock.now()
 
         def work(connection: Connection) -> list[Claim]:
+            self._memory.came(connection)
             batches: dict[str, _BatchRow] = {}
             claims = [self._claim(connection, fingerprint, now, batches) for fingerprint in fingerprints]
             me = self.store.session
@@ -125,37 +133,53 @@ class Ledger:
             )
             return claims
 
-        return await self.store.do(work)
+        return await self._done_or_withdrawn(work)
+
+    async def _done_or_withdrawn(self, work: Callable[[Connection], list[C]]) -> list[C]:
+        """Do work that claims requests. If this is cancelled, they are let go before anything else is done."""
+        claims: list[C] = []
+        future = self.store.post(lambda connection: claims.extend(work(connection)))
+        try:
+            await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            # It is done all the same, for nobody.
+            self._post(
+                lambda connection: [self._withdraw(connection, claim.entry) for claim in claims if claim is not None]
+            )
+            raise
+        return claims
 
     def _claim(
         self, connection: Connection, fingerprint: Fingerprint, now: float, batches: dict[str, _BatchRow]
     ) -> Claim:
         me, memory = self.store.session, self._memory
-        after = memory.after(connection, fingerprint)
-        if after is None and self.store.others:
-            after = 0
-        if after is not None:
-            memory.unmatched(connection, fingerprint.family)
-            mine = 'AND session = ?' if self.share else ''
-            row = connection.execute(
-                f'{_LOOK} WHERE r.digest = ? AND r.failed IS NULL AND r.id > ? AND NOT EXISTS '
-                f'(SELECT 1 FROM claims WHERE request = r.id {mine}) ORDER BY r.id LIMIT 1',
-                (fingerprint.digest, after, me) if self.share else (fingerprint.digest, after),
-            ).fetchone()
-            if row is not None:
-                memory.claimed(fingerprint, row[0])
-                return self._state(connection, row, batches)
+        memory.unmatched(connection, fingerprint.family)
+        after = memory.last_claimed(fingerprint.digest)
+        mine = 'AND session = ?' if self.share else ''
+        row = connection.execute(
+            f'{_LOOK} WHERE r.digest = ? AND r.failed IS NULL AND r.id > ? AND NOT EXISTS '
+            f'(SELECT 1 FROM claims WHERE request = r.id {mine}) ORDER BY r.id LIMIT 1',
+            (fingerprint.digest, after, me) if self.share else (fingerprint.digest, after),
+        ).fetchone()
+        if row is not None:
+            memory.claimed(fingerprint, row[0])
+            return self._state(connection, row, batches)
         entry = connection.execute(
             'INSERT INTO requests (digest, family, depth, session, made_at) VALUES (?, ?, ?, ?, ?)',
             (fingerprint.digest, fingerprint.family, fingerprint.depth, me, now),
         ).lastrowid
         assert entry is not None
         memory.claimed(fingerprint, entry, new=True)
+        memory.queued(entry, fingerprint.family, fingerprint.depth)
         return Claim(entry, 'mine')
 
     async def unmatched(self, family: str) -> int:
         """How many requests of earlier processes for the same model nothing has matched so far."""
         return await self.store.do(lambda connection: self._memory.unmatched(connection, family))
+
+    async def missed(self, entries: Sequence[int]) -> int:
+        """How many requests of earlier processes nothing has matched that could have been any of `entries`."""
+        return await self.store.do(lambda connection: self._memory.missed(connection, entries)[0])
 
     async def look_for_misses(self, entries: Sequence[int]) -> None:
         """Say so if earlier processes left requests that nothing has matched, before new ones are sent.
@@ -165,26 +189,31 @@ class Ledger:
         """
         await self.store.do(lambda connection: self._memory.look_for_misses(connection, entries, strict=self.strict))
 
-    async def look(self, entry: int) -> Claim | None:
-        """What has become of a request that was claimed; `None` if it is not in the journal any more.
+    async def look(self, entries: Sequence[int]) -> list[Claim | None]:
+        """What has become of requests that were claimed; `None` for one that is not in the journal any more.
 
-        If nobody is left to send it, it is this process's to send.
+        One that nobody is left to send is this process's to send.
         """
 
-        def work(connection: Connection) -> Claim | None:
-            row = connection.execute(f'{_LOOK} WHERE r.id = ? AND r.failed IS NULL', (entry,)).fetchone()
-            return self._state(connection, row, {}) if row is not None else None
+        def work(connection: Connection) -> list[Claim | None]:
+            batches: dict[str, _BatchRow] = {}
+            rows = [
+                connection.execute(f'{_LOOK} WHERE r.id = ? AND r.failed IS NULL', (entry,)).fetchone()
+                for entry in entries
+            ]
+            return [self._state(connection, row, batches) if row is not None else None for row in rows]
 
         return await self.store.do(work)
 
     def _state(self, connection: Connection, row: Any, batches: dict[str, _BatchRow]) -> Claim:
         """What the row of a request says. Batches are remembered, as many requests are in one."""
-        entry, tag, place, resubmissions, held_since, session, has_result = cast('tuple[Any, ...]', row)
-        me, others = self.store.session, self.store.others
+        entry, tag, place, resubmissions, held_since, session, family, depth, has_result = cast('tuple[Any, ...]', row)
+        store, memory = self.store, self._memory
         claim = Claim(entry, 'elsewhere', True, resubmissions, held_since, tag)
         if tag is None:
-            if session not in others:
-                connection.execute('UPDATE requests SET session = ? WHERE id = ?', (me, entry))
+            if not memory.sends(entry) and (session == store.session or not store.is_alive(connection, session)):
+                connection.execute('UPDATE requests SET session = ? WHERE id = ?', (store.session, entry))
+                memory.queued(entry, family, depth)
                 claim.state = 'mine'
             return claim
         if (batch := batches.get(tag)) is None:
@@ -194,7 +223,7 @@ class Ledger:
             claim.place = Place(
                 tag, place, batch.handle, batch.created, batch.history, batch.looked_at, bool(has_result)
             )
-        elif batch.state == 'unsettled' or (batch.creator != me and batch.creator not in others):
+        elif batch.state == 'unsettled' or not store.is_alive(connection, batch.creator):
             claim.state = 'unsettled'
         return claim
 
@@ -202,6 +231,8 @@ class Ledger:
         state, creator, handle, created, checks, looked_at = connection.execute(
             'SELECT state, session, handle, created, checks, checked_at FROM batches WHERE tag = ?', (tag,)
         ).fetchone()
+        if handle is None and (unwritten := self._memory.unwritten.get(tag)) is not None:
+            handle = created = unwritten[1]
         return _BatchRow(
             state,
             creator,
@@ -227,42 +258,61 @@ class Ledger:
         def work(connection: Connection) -> list[Claim | None]:
             return [self._requeue(connection, custom_id, held, counted, me) for custom_id, held in requests]
 
-        return await self.store.do(work)
+        return await self._done_or_withdrawn(work)
 
     def _requeue(
         self, connection: Connection, custom_id: str, held_since: float | None, counted: bool, me: int
     ) -> Claim | None:
         tag, place = _parsed(custom_id)
         row = connection.execute(
-            'SELECT id, resubmissions FROM requests WHERE tag = ? AND place = ?', (tag, place)
+            'SELECT id, resubmissions, family, depth FROM requests WHERE tag = ? AND place = ?', (tag, place)
         ).fetchone()
         if row is None:
             row = connection.execute('SELECT request FROM moves WHERE tag = ? AND place = ?', (tag, place)).fetchone()
             return Claim(row[0], 'elsewhere', taken=True) if row is not None else None
-        connection.execute('DELETE FROM results WHERE request = ?', row[:1])
-        resubmissions = row[1] + int(counted)
+        entry, resubmissions, family, depth = row
+        resubmissions += int(counted)
+        connection.execute('DELETE FROM results WHERE request = ?', (entry,))
         connection.execute(
             'UPDATE requests SET tag = NULL, place = NULL, resubmissions = ?, held_since = ?, session = ? WHERE id = ?',
-            (resubmissions, held_since, me, row[0]),
+            (resubmissions, held_since, me, entry),
         )
-        connection.execute('INSERT OR IGNORE INTO claims VALUES (?, ?)', (row[0], me))
-        connection.execute('INSERT OR REPLACE INTO moves VALUES (?, ?, ?)', (tag, place, row[0]))
-        return Claim(row[0], 'mine', taken=True, resubmissions=resubmissions, held_since=held_since)
+        connection.execute('INSERT OR IGNORE INTO claims VALUES (?, ?)', (entry, me))
+        connection.execute('INSERT OR REPLACE INTO moves VALUES (?, ?, ?)', (tag, place, entry))
+        self._memory.queued(entry, family, depth)
+        return Claim(entry, 'mine', taken=True, resubmissions=resubmissions, held_since=held_since)
 
-    def withdraw(self, entry: int) -> None:
-        """Forget a request that was queued and is not sent after all."""
-        me = self.store.session
+    def withdraw(self, *entries: int) -> None:
+        """Let go of requests, wherever they are: the next one who makes the same, in this process too, takes them over.
+
+        One that was only queued, and is in no batch, is forgotten.
+        """
+        if not entries:
+            return
 
         def work(connection: Connection) -> None:
-            connection.execute('DELETE FROM claims WHERE request = ? AND session = ?', (entry, me))
-            self._memory.rewind(connection, entry)
-            if connection.execute('SELECT 1 FROM claims WHERE request = ?', (entry,)).fetchone():
-                # Whoever waits for it here sends it.
-                connection.execute('UPDATE requests SET session = 0 WHERE id = ? AND tag IS NULL', (entry,))
-            else:
-                connection.execute('DELETE FROM requests WHERE id = ? AND tag IS NULL', (entry,))
+            for entry in entries:
+                self._withdraw(connection, entry)
 
         self._post(work)
+
+    def _withdraw(self, connection: Connection, entry: int) -> None:
+        me = self.store.session
+        connection.execute('DELETE FROM claims WHERE request = ? AND session = ?', (entry, me))
+        self._memory.rewind(connection, entry)
+        row = connection.execute(
+            'SELECT tag, session, resubmissions, held_since, EXISTS (SELECT 1 FROM claims WHERE request = r.id), '
+            'EXISTS (SELECT 1 FROM moves WHERE request = r.id) FROM requests r WHERE id = ?',
+            (entry,),
+        ).fetchone()
+        if row is None or row[0] is not None or row[1] != me:
+            # It is in a batch, or for another process to send.
+            return
+        if row[2] or row[3] is not None or row[4] or row[5]:
+            # Whoever waits for it here sends it, or whoever makes it again, who is to know how often it was sent.
+            connection.execute('UPDATE requests SET session = 0 WHERE id = ?', (entry,))
+        else:
+            connection.execute('DELETE FROM requests WHERE id = ?', (entry,))
 
     def release(self, custom_id: str) -> None:
         """Let the next one who makes the same request, in this process too, take it over."""
@@ -319,32 +369,47 @@ class Ledger:
     async def submitted(self, tag: str, batch: Batch) -> None:
         """Write down that a batch was created. A journal that cannot take that says so, and the batch goes on."""
         handle = _dumped(batch)
-
-        def work(connection: Connection) -> None:
-            connection.execute(
-                "UPDATE batches SET state = 'running', batch_id = ?, created = ?, handle = ? WHERE tag = ?",
-                (batch.id, handle, handle, tag),
-            )
-
         try:
-            await self.store.do(work)
+            await self.store.do(lambda connection: self._created(connection, tag, batch.id, handle))
         except JournalError as error:
             _log.error('Batch %s was created, and that could not be written down: %s', batch.id, error)
+            self._memory.unwritten[tag] = batch.id, handle
+
+    @staticmethod
+    def _created(connection: Connection, tag: str, batch_id: str, handle: str) -> None:
+        connection.execute(
+            "UPDATE batches SET state = 'running', batch_id = ?, created = ?, handle = ? WHERE tag = ?",
+            (batch_id, handle, handle, tag),
+        )
+
+    def _write_what_was_not(self, connection: Connection) -> None:
+        """Write down the batches that could not be when they were created."""
+        for tag, (batch_id, handle) in list(self._memory.unwritten.items()):
+            self._created(connection, tag, batch_id, handle)
+            del self._memory.unwritten[tag]
 
     async def dropped(self, tag: str, *, failed: bool) -> None:
         """Write down that a batch was not created: its requests failed, or are to be sent some other time."""
 
         def work(connection: Connection) -> None:
             if failed:
-                connection.execute(
-                    'DELETE FROM claims WHERE request IN (SELECT id FROM requests WHERE tag = ?)', (tag,)
-                )
-                connection.execute('DELETE FROM requests WHERE tag = ?', (tag,))
+                for (entry,) in connection.execute('SELECT id FROM requests WHERE tag = ?', (tag,)).fetchall():
+                    self._memory.placed(entry)
+                    self._forget(connection, entry)
             else:
+                for entry, family, depth in connection.execute(
+                    'SELECT id, family, depth FROM requests WHERE tag = ?', (tag,)
+                ).fetchall():
+                    self._memory.queued(entry, family, depth)
                 connection.execute('UPDATE requests SET tag = NULL, place = NULL WHERE tag = ?', (tag,))
             connection.execute("DELETE FROM batches WHERE tag = ? AND state IN ('intended', 'unsettled')", (tag,))
 
         await self._survivable(work)
+
+    @staticmethod
+    def _forget(connection: Connection, entry: int) -> None:
+        for table, column in (('claims', 'request'), ('moves', 'request'), ('requests', 'id')):
+            connection.execute(f'DELETE FROM {table} WHERE {column} = ?', (entry,))
 
     def unsettled(self, tag: str) -> None:
         """Record that nobody knows whether a batch was created, and that nobody is finding out."""
@@ -356,7 +421,7 @@ class Ledger:
 
     async def settling(self, tag: str) -> Unsettled | None:
         """Take it on to find out whether a batch was created; `None` if another one has, or it is known by now."""
-        me, others = self.store.session, self.store.others
+        store = self.store
 
         def work(connection: Connection) -> Unsettled | None:
             row = connection.execute(
@@ -365,18 +430,28 @@ class Ledger:
             if row is None:
                 return None
             session, state, group, count, intended_at = cast('tuple[Any, ...]', row)
-            if state not in ('intended', 'unsettled') or (state == 'intended' and (session == me or session in others)):
+            if state not in ('intended', 'unsettled') or tag in self._memory.unwritten:
                 return None
-            connection.execute("UPDATE batches SET session = ?, state = 'intended' WHERE tag = ?", (me, tag))
+            if state == 'intended' and store.is_alive(connection, session):
+                return None
+            connection.execute("UPDATE batches SET session = ?, state = 'intended' WHERE tag = ?", (store.session, tag))
             return Unsettled(Sought(tag, group, count), intended_at)
 
         return await self.store.do(work)
 
     async def absent(self, tag: str) -> None:
-        """Write down that a batch was never created, so that its requests are whoever's who makes them first."""
+        """Write down that a batch was never created.
+
+        Its requests are this process's to send as far as it waits for them, and otherwise whoever's makes them first.
+        """
+        me = self.store.session
 
         def work(connection: Connection) -> None:
-            connection.execute('UPDATE requests SET tag = NULL, place = NULL, session = 0 WHERE tag = ?', (tag,))
+            connection.execute(
+                'UPDATE requests SET tag = NULL, place = NULL, session = CASE WHEN EXISTS '
+                '(SELECT 1 FROM claims WHERE request = requests.id AND session = ?) THEN ? ELSE 0 END WHERE tag = ?',
+                (me, me, tag),
+            )
             connection.execute("DELETE FROM batches WHERE tag = ? AND state IN ('intended', 'unsettled')", (tag,))
 
         await self.store.do(work)
@@ -386,6 +461,7 @@ class Ledger:
         handle, checks, now = _dumped(batch), json.dumps(asdict(history), default=datetime.isoformat), self.clock.now()
 
         def work(connection: Connection) -> None:
+            self._write_what_was_not(connection)
             connection.execute(
                 'UPDATE batches SET handle = ?, checks = ?, checked_at = ? WHERE batch_id = ?',
                 (handle, checks, now, batch.id),
@@ -398,12 +474,27 @@ class Ledger:
         handle, now = _dumped(batch), self.clock.now()
 
         def work(connection: Connection) -> None:
+            self._write_what_was_not(connection)
             connection.execute(
                 "UPDATE batches SET state = 'ended', handle = ?, ended_at = ? WHERE batch_id = ?",
                 (handle, now, batch.id),
             )
 
         await self._survivable(work)
+
+    async def wanted_elsewhere(self, batch_id: str) -> bool:
+        """Whether another process has claimed a request of a batch."""
+        me = self.store.session
+        return await self.store.do(
+            lambda connection: (
+                connection.execute(
+                    'SELECT 1 FROM batches b JOIN requests r ON r.tag = b.tag JOIN claims c ON c.request = r.id '
+                    'WHERE b.batch_id = ? AND c.session != ? LIMIT 1',
+                    (batch_id, me),
+                ).fetchone()
+                is not None
+            )
+        )
 
     async def uncleaned(self, batch_id: str) -> Batch | None:
         """A batch as it was created, if what was uploaded for it is still there; `None` if it was deleted."""
@@ -434,7 +525,7 @@ class Ledger:
             The tags of batches of which nobody knows whether they were created, and the batches, as they ended, that
             were read and whose input may still be there.
         """
-        me, others, credential = self.store.session, self.store.others, _credential(group)
+        store, credential = self.store, _credential(group)
 
         def work(connection: Connection) -> tuple[list[str], list[Batch]]:
             unsettled: list[str] = []
@@ -445,7 +536,7 @@ class Ledger:
                 (lane.info.name,),
             ).fetchall()
             for tag, session, state, of, handle in cast('list[tuple[Any, ...]]', rows):
-                if session == me or session in others or _credential(of) != credential:
+                if _credential(of) != credential or store.is_alive(connection, session):
                     continue
                 if state == 'ended':
                     uncleaned.append(self._memory.handle(handle))
@@ -536,7 +627,7 @@ class Ledger:
 
     # Parts of them
 
-    def _post(self, work: Callable[[Connection], None]) -> None:
+    def _post(self, work: Callable[[Connection], object]) -> None:
         """Have something recorded that costs no more than a repeated look at the provider if it is lost."""
         future = self.store.post(work)
         future.add_done_callback(_log_failure)
@@ -548,13 +639,13 @@ class Ledger:
             _log.error('%s', error)
 
 
-def _log_failure(future: Future[None]) -> None:
+def _log_failure(future: Future[object]) -> None:
     if (error := future.exception()) is not None:
         _log.error('Something could not be written down, and may be looked up again: %s', error)
 
 
 _LOOK = (
-    'SELECT r.id, r.tag, r.place, r.resubmissions, r.held_since, r.session, '
+    'SELECT r.id, r.tag, r.place, r.resubmissions, r.held_since, r.session, r.family, r.depth, '
     'EXISTS (SELECT 1 FROM results WHERE request = r.id) FROM requests r'
 )
 

@@ -1,14 +1,15 @@
 """What a process remembers of a journal, so that it need not ask the file for every request.
 
-Only the journal's own thread touches it.
+Only the journal's own thread touches it, and what a transaction changed is taken back with it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sqlite3 import Connection
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic_ai.models.batch import Batch
@@ -22,63 +23,122 @@ _log = logging.getLogger('pydantic_ai_batch')
 
 _BATCHES = TypeAdapter(Batch)
 _MAX_HANDLES = 256
+_NOTHING: Any = object()
 
 
 class Memory:
     """The part of a journal that one process has in mind."""
 
     def __init__(self) -> None:
-        self.newest_before: int | None = None
+        self._newest_before: int | None = None
         """The newest request that was there when this process came; `None` until that is known."""
         self._claimed: dict[bytes, int] = {}
         """By digest, the last request that this process claimed. Those before it are claimed, too."""
         self._queued: dict[int, tuple[str, int]] = {}
-        """Family and depth of the requests that wait to be sent."""
-        self._unmatched: dict[str, dict[int, int]] = {}
+        """Family and depth of the requests that a part of this process is about to send."""
+        self._unmatched: dict[tuple[str, int], int] = {}
         """By family and depth, how many requests of earlier processes nothing has matched."""
+        self._families: set[str] = set()
+        """The families for which that is known."""
         self._warned: set[str] = set()
         self._handles: OrderedDict[str, Batch] = OrderedDict()
+        self.unwritten: dict[str, tuple[str, str]] = {}
+        """By tag, ID and handle of batches that were created while the journal could not be written."""
+        self._undo: list[Callable[[], object]] = []
 
-    def after(self, connection: Connection, fingerprint: Fingerprint) -> int | None:
-        """The request that those to be claimed come after, or `None` if there can be none."""
-        if self.newest_before is None:
-            self.newest_before = connection.execute('SELECT coalesce(max(id), 0) FROM requests').fetchone()[0]
-        last = self._claimed.get(fingerprint.digest)
-        return last if last is not None else 0 if self.newest_before else None
+    # Transactions
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._undo.clear()
+
+    def roll_back(self) -> None:
+        """Take back what was remembered since."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _set(self, where: dict[Any, Any], key: object, value: object) -> None:
+        self._undo_of(where, key)
+        where[key] = value
+
+    def _drop(self, where: dict[Any, Any], key: object) -> None:
+        self._undo_of(where, key)
+        where.pop(key, None)
+
+    def _undo_of(self, where: dict[Any, Any], key: object) -> None:
+        before = where.get(key, _NOTHING)
+        if before is _NOTHING:
+            self._undo.append(lambda: where.pop(key, None))
+        else:
+            self._undo.append(lambda: where.__setitem__(key, before))
+
+    # Requests
+
+    def last_claimed(self, digest: bytes) -> int:
+        """The request of a digest that this process claimed last: those to be claimed come after it."""
+        return self._claimed.get(digest, 0)
 
     def claimed(self, fingerprint: Fingerprint, entry: int, *, new: bool = False) -> None:
         """Remember that a request is this process's, from an earlier one or newly made."""
-        self._claimed[fingerprint.digest] = entry
-        self._queued[entry] = fingerprint.family, fingerprint.depth
-        unmatched = self._unmatched.get(fingerprint.family)
-        if unmatched and not new and unmatched.get(fingerprint.depth):
-            unmatched[fingerprint.depth] -= 1
+        self._set(self._claimed, fingerprint.digest, entry)
+        matched = fingerprint.family, fingerprint.depth
+        if not new and entry <= (self._newest_before or 0) and self._unmatched.get(matched):
+            self._set(self._unmatched, matched, self._unmatched[matched] - 1)
+
+    def sends(self, entry: int) -> bool:
+        """Whether a part of this process is about to send a request."""
+        return entry in self._queued
+
+    def queued(self, entry: int, family: str, depth: int) -> None:
+        """Remember that a part of this process is about to send a request."""
+        self._set(self._queued, entry, (family, depth))
 
     def placed(self, entry: int) -> None:
         """Remember that a request is in a batch."""
-        self._queued.pop(entry, None)
+        self._drop(self._queued, entry)
 
     def rewind(self, connection: Connection, entry: int) -> None:
         """Let a request be claimed again by this process."""
-        self._queued.pop(entry, None)
+        self._drop(self._queued, entry)
         row = connection.execute('SELECT digest FROM requests WHERE id = ?', (entry,)).fetchone()
         if row is not None and self._claimed.get(row[0], 0) >= entry:
-            self._claimed[row[0]] = entry - 1
+            self._set(self._claimed, row[0], entry - 1)
+
+    # Misses
+
+    def came(self, connection: Connection) -> None:
+        """Note what was there when this process came, the first time."""
+        if self._newest_before is None:
+            self._newest_before = connection.execute('SELECT coalesce(max(id), 0) FROM requests').fetchone()[0]
 
     def unmatched(self, connection: Connection, family: str, depth: int | None = None) -> int:
         """How many requests of earlier processes nothing has matched, up to a depth.
 
         Those that are deeper come when the answers before them are there.
         """
-        if family not in self._unmatched:
-            self._unmatched[family] = dict(
-                connection.execute(
-                    'SELECT depth, count(*) FROM requests r WHERE family = ? AND failed IS NULL AND id <= ? '
-                    'AND NOT EXISTS (SELECT 1 FROM claims WHERE request = r.id) GROUP BY depth',
-                    (family, self.newest_before or 0),
-                ).fetchall()
-            )
-        return sum(count for at, count in self._unmatched[family].items() if depth is None or at <= depth)
+        if family not in self._families:
+            self._families.add(family)
+            for at, count in connection.execute(
+                'SELECT depth, count(*) FROM requests r WHERE family = ? AND failed IS NULL AND id <= ? '
+                'AND NOT EXISTS (SELECT 1 FROM claims WHERE request = r.id) GROUP BY depth',
+                (family, self._newest_before or 0),
+            ).fetchall():
+                self._unmatched[family, at] = count
+        return sum(
+            count for (of, at), count in self._unmatched.items() if of == family and (depth is None or at <= depth)
+        )
+
+    def missed(self, connection: Connection, entries: Sequence[int]) -> tuple[int, str]:
+        """How many requests of earlier processes nothing has matched that could have been any of `entries`.
+
+        Returns:
+            Their number, and the family that they are of.
+        """
+        queued = [self._queued[entry] for entry in entries if entry in self._queued]
+        if not queued:
+            return 0, ''
+        family = queued[0][0]
+        return self.unmatched(connection, family, min(depth for _, depth in queued)), family
 
     def look_for_misses(self, connection: Connection, entries: Sequence[int], *, strict: bool) -> None:
         """Say so, before new requests are sent, if the journal has others like them that nothing has matched.
@@ -86,24 +146,21 @@ class Memory:
         Raises:
             JournalMiss: It has, and is strict.
         """
-        queued = [self._queued[entry] for entry in entries if entry in self._queued]
-        if not queued:
-            return
-        family, depth = queued[0][0], min(depth for _, depth in queued)
-        count = self.unmatched(connection, family, depth)
+        count, family = self.missed(connection, entries)
         if not count:
             return
         text = (
             f'{counted(len(entries), "new request")} for a model are about to be sent, while the journal has {count} '
-            'of an earlier run for it that nothing has matched. If this is the same job, something in its '
-            'requests changes from run to run, such as a date in a prompt or the version of an SDK, and it is paid for '
-            'again'
+            'of an earlier run for it that nothing has matched. If this is the same job, something in its requests '
+            'changes from run to run, such as a date in a prompt or the version of an SDK, and it is paid for again'
         )
         if strict:
             raise JournalMiss(f'{text}. Nothing was sent, as the journal is strict: a new job takes a new file.')
         if family not in self._warned:
             self._warned.add(family)
             _log.warning('%s. A new job takes a new file; `Journal(path, strict=True)` refuses instead.', text)
+
+    # Batches
 
     def handle(self, text: str) -> Batch:
         """A batch's handle as it was written down. It is read once, and not for every request of the batch."""

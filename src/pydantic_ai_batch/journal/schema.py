@@ -52,7 +52,7 @@ CREATE TABLE batches (
 CREATE INDEX batches_by_id ON batches (batch_id);
 
 CREATE TABLE requests (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice, as others may still hold it
     digest BLOB NOT NULL,            -- of lane, endpoint, model and body
     family TEXT NOT NULL,            -- the same without the body
     depth INTEGER NOT NULL,          -- how many answers its messages hold
@@ -73,6 +73,7 @@ CREATE TABLE moves (                 -- where requests were that have been sent 
     request INTEGER NOT NULL,
     PRIMARY KEY (tag, place)
 ) WITHOUT ROWID;
+CREATE INDEX moves_by_request ON moves (request);
 
 CREATE TABLE results (
     request INTEGER PRIMARY KEY REFERENCES requests (id),
@@ -126,10 +127,38 @@ def _make_private(path: Path) -> None:
 
 
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:
+    # Takes the lock to write, which says now, and not after something was sent, if it cannot be; and no other process
+    # makes the tables meanwhile.
+    connection.execute('BEGIN IMMEDIATE')
+    try:
+        version = _checked(path, connection)
+        steps = [TABLES] if not version else list(_MIGRATIONS[version - 1 :])
+        for step in steps:
+            for statement in step.split(';\n'):
+                if statement.strip():
+                    connection.execute(statement)
+        connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
+        connection.execute(f'PRAGMA user_version = {VERSION}')
+        connection.execute('COMMIT')
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute('ROLLBACK')
+        raise
+    connection.execute('PRAGMA journal_mode = WAL')
+    # Durable when a write returns, as a batch is created right after its intent was written.
+    connection.execute('PRAGMA synchronous = FULL')
+
+
+def _checked(path: Path, connection: sqlite3.Connection) -> int:
+    """The version of a journal, 0 if the file is new.
+
+    Raises:
+        JournalError: It is none, damaged, or of a later version.
+    """
     application, version, tables = (
         connection.execute('PRAGMA application_id').fetchone()[0],
         connection.execute('PRAGMA user_version').fetchone()[0],
-        connection.execute('SELECT count(*) FROM sqlite_schema').fetchone()[0],
+        connection.execute('SELECT count(*) FROM sqlite_master').fetchone()[0],
     )
     if (tables or application) and application != APPLICATION_ID:
         raise JournalError(f'{path} is an SQLite file of something else: give the journal a path of its own.')
@@ -144,25 +173,7 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
             f'The journal {path} is damaged ({damage}): restore it from a copy. With a new file, everything that was '
             'sent by this one would be sent, and paid for, again.'
         )
-    connection.execute('PRAGMA journal_mode = WAL')
-    # Durable when a write returns, as a batch is created right after its intent was written.
-    connection.execute('PRAGMA synchronous = FULL')
-    # Takes the lock to write, which says now, and not after something was sent, if it cannot be.
-    connection.execute('BEGIN IMMEDIATE')
-    try:
-        version = connection.execute('PRAGMA user_version').fetchone()[0]
-        steps = [TABLES] if not version else list(_MIGRATIONS[version - 1 :])
-        for step in steps:
-            for statement in step.split(';\n'):
-                if statement.strip():
-                    connection.execute(statement)
-        connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
-        connection.execute(f'PRAGMA user_version = {VERSION}')
-        connection.execute('COMMIT')
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute('ROLLBACK')
-        raise
+    return int(version)
 
 
 def unusable(path: Path, error: Exception) -> JournalError:

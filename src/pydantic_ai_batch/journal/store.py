@@ -59,6 +59,11 @@ class Store:
         self._renewed = 0.0
         self._operations: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._connection = connect(path)
+        self._file = _identity(path)
+        self._ended: set[int] = set()
+        """Sessions that are known to have ended, which is for good."""
+        self.busy = threading.Lock()
+        """Held during a transaction, so that no process is forked in the middle of one."""
         try:
             self._lock = SessionLock(path)
             self._begin()
@@ -135,6 +140,7 @@ class Store:
 
     def forget(self) -> None:
         """Let go of it without touching the file, as in a fork."""
+        self.closed = True
         self._lock.forget()
 
     # The thread
@@ -145,7 +151,8 @@ class Store:
             ending = None in batch
             operations = [operation for operation in batch if operation is not None]
             if operations:
-                self._transact(operations)
+                with self.busy:
+                    self._transact(operations)
             if time.monotonic() - self._renewed >= LEASE_SECONDS:
                 self._renew()
             if ending:
@@ -170,13 +177,16 @@ class Store:
         done: list[tuple[_Operation, Any]] = []
         connection = self._connection
         try:
+            self._refuse_another_file()
             connection.execute('BEGIN IMMEDIATE')
+            self.memory.begin()
             self._look_around(connection)
             done = [(operation, operation.work(connection)) for operation in operations]
             connection.execute('COMMIT')
         except Exception as error:
             if connection.in_transaction:
                 connection.execute('ROLLBACK')
+            self.memory.roll_back()
             if len(operations) > 1:
                 for operation in operations:
                     self._transact([operation])
@@ -187,11 +197,30 @@ class Store:
         for operation, result in done:
             operation.future.set_result(result)
 
+    def _refuse_another_file(self) -> None:
+        if _identity(self.path) != self._file:
+            raise JournalError(
+                f'The journal {self.path} was removed, or replaced by another file, while this process uses it. What '
+                'is in flight goes on; nothing more is sent. Start the process again.'
+            )
+
     # Who else is alive
 
-    def _look_around(self, connection: sqlite3.Connection) -> None:
+    def is_alive(self, connection: sqlite3.Connection, session: int) -> bool:
+        """Whether a session, of this process or another one, has not ended. Called in a transaction."""
+        if session == self.session or session in self.others:
+            return True
+        if session in self._ended:
+            return False
+        # It may have come since that was last looked at.
+        self._look_around(connection, now=True)
+        if session not in self.others:
+            self._ended.add(session)
+        return session in self.others
+
+    def _look_around(self, connection: sqlite3.Connection, *, now: bool = False) -> None:
         """Find out which other sessions are alive, and free what those that are not had claimed."""
-        if self._looked and time.monotonic() - self._looked < _LIVENESS_SECONDS:
+        if not now and self._looked and time.monotonic() - self._looked < _LIVENESS_SECONDS:
             return
         rows = connection.execute(
             'SELECT id, token, host, renewed_at FROM sessions WHERE ended_at IS NULL AND id != ?', (self.session,)
@@ -263,9 +292,16 @@ def store_of(path: Path) -> Store:
     with _opening:
         if (store := _stores.get(path)) is None:
             store = _stores[path] = Store(path)
-        elif not path.exists():
-            raise JournalError(f'The journal {path} was removed while this process uses it: start the process again.')
         return store
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one that has taken its path; `None` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def close_all() -> None:
@@ -275,6 +311,19 @@ def close_all() -> None:
         _stores.clear()
     for store in stores:
         store.close()
+
+
+def _pause_all() -> None:
+    """Wait for the transactions that are under way: a fork in the middle of one has the locks of SQLite for ever."""
+    _opening.acquire()
+    for store in _stores.values():
+        store.busy.acquire()
+
+
+def _go_on() -> None:
+    for store in _stores.values():
+        store.busy.release()
+    _opening.release()
 
 
 def _forget_all() -> None:
@@ -290,4 +339,4 @@ def _forget_all() -> None:
 
 atexit.register(close_all)
 if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(before=_pause_all, after_in_parent=_go_on, after_in_child=_forget_all)

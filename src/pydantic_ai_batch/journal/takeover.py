@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from pydantic_ai.exceptions import UserError
@@ -25,6 +25,10 @@ _log = logging.getLogger('pydantic_ai_batch')
 
 _FIRST_LOOK, _LONGEST_LOOK = 0.5, 10.0
 """Seconds between looks at what another process makes of a request, which grow by half."""
+
+
+def _is_unclear(claim: Claim | Exception | None) -> bool:
+    return isinstance(claim, Claim) and claim.state not in ('mine', 'placed')
 
 
 _ENDED = '`BatchModelRequests` was exited while the request waited to be found in the journal.'
@@ -59,33 +63,70 @@ class Takeovers:
         """
         while True:
             (claim,) = await self.ledger.claim([fingerprint])
-            if (found := await self.follow(lane, claim)) is not None:
+            (found,) = await self.follow(lane, [claim])
+            if isinstance(found, Exception):
+                raise found
+            if found is not None:
                 return found
 
-    async def follow(self, lane: Lane, claim: Claim | None) -> Claim | None:
-        """Wait until a request is either `mine` or `placed`; `None` if whoever was to send it gave it up.
+    async def requeue(self, lane: Lane, custom_id: str, *, held_since: float | None, counted: bool) -> Claim | None:
+        """Take a request out of its batch to send it again, unless another run has: then it is where that has put it.
 
-        Raises:
-            CreateUnsettled: It is in a batch of which nobody can tell whether it was created.
-            JournalError: The journal could not be read or written.
+        Returns:
+            The request, which is either `mine` or `placed`; `None` if the journal does not know it.
         """
+        (claim,) = await self.ledger.requeue([(custom_id, held_since)], counted=counted)
+        if claim is None:
+            return None
+        (found,) = await self.follow(lane, [claim])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def follow(self, lane: Lane, claims: Sequence[Claim]) -> list[Claim | Exception | None]:
+        """Wait until requests are either `mine` or `placed`.
+
+        If this is cancelled, they are let go.
+
+        Returns:
+            Each request; `None` if whoever was to send it gave it up; the error if it is in a batch of which nobody
+            can tell whether it was created, or if the journal cannot be read.
+        """
+        found: list[Claim | Exception | None] = list(claims)
         delay = _FIRST_LOOK
-        entry = claim.entry if claim is not None else None
         try:
-            while claim is not None and claim.state not in ('mine', 'placed'):
-                if claim.state == 'unsettled' and claim.tag is not None:
-                    await self._settled(lane, claim.tag)
-                else:
+            while unclear := [place for place, claim in enumerate(found) if _is_unclear(claim)]:
+                if not await self._progress(lane, found, unclear):
                     await self._clock.sleep(delay)
-                    if self._closed:
-                        raise UserError(_ENDED)
                     delay = min(delay * 1.5, _LONGEST_LOOK)
-                claim = await self.ledger.look(claim.entry)
+                unclear = [place for place in unclear if _is_unclear(found[place])]
+                entries = [claims[place].entry for place in unclear]
+                for place, claim in zip(unclear, await self.ledger.look(entries), strict=True):
+                    found[place] = claim
         except BaseException:
-            if entry is not None:
-                self.ledger.withdraw(entry)
+            self.ledger.withdraw(*(claim.entry for claim in claims))
             raise
-        return claim
+        self.ledger.withdraw(
+            *(claim.entry for claim, came in zip(claims, found, strict=True) if isinstance(came, Exception))
+        )
+        return found
+
+    async def _progress(self, lane: Lane, found: list[Claim | Exception | None], unclear: Sequence[int]) -> bool:
+        """Settle what can be settled, and return whether something was; errors are put in the place of requests."""
+        if self._closed:
+            raise UserError(_ENDED)
+        tags: dict[str, list[int]] = {}
+        for place in unclear:
+            claim = found[place]
+            if isinstance(claim, Claim) and claim.state == 'unsettled' and claim.tag is not None:
+                tags.setdefault(claim.tag, []).append(place)
+        for tag, places in tags.items():
+            try:
+                await self._settled(lane, tag)
+            except Exception as error:
+                for place in places:
+                    found[place] = copy_of(error)
+        return bool(tags)
 
     async def tidy(self, lane: Lane, group: str) -> None:
         """Do what earlier processes left to do at the provider: find batches, and delete what is not needed any more.
@@ -127,7 +168,6 @@ class Takeovers:
     async def _settle(self, lane: Lane, tag: str) -> None:
         unsettled = await self.ledger.settling(tag)
         if unsettled is None:
-            await self._clock.sleep(_FIRST_LOOK)
             return
         try:
             async with lane.model:

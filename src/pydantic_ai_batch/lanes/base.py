@@ -56,6 +56,12 @@ def line_number(custom_id: str) -> int | None:
     return int(number) if hyphen and number.isdecimal() and number.isascii() else None
 
 
+def is_in(custom_id: str, tag: str, batch: Batch) -> bool:
+    """Whether a wire ID is one of a batch's, whoever wants it."""
+    place = line_number(custom_id)
+    return place is not None and custom_id == f'{tag}-{place}' and place < (batch.request_count or sys.maxsize)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaneInfo:
     """The facts about one provider's batch API that queues, checks and documentation go by.
