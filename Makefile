@@ -44,7 +44,7 @@ test: $(STAMP) ## Run the tests
 LOWEST := $(shell sed -n 's/.*pydantic-ai-slim\[.*\]>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 test-lowest: .venv-lowest/.installed ## Run the tests on the oldest pydantic-ai that is supported
-	.venv-lowest/bin/python -m pytest -n auto -p no:cacheprovider $(ARGS)
+	PYDANTIC_AI_BATCH_KILLS=2 .venv-lowest/bin/python -m pytest -n auto -p no:cacheprovider $(ARGS)
 
 .venv-lowest/.installed: $(STAMP) Makefile
 	@echo 'Setting up .venv-lowest with pydantic-ai $(LOWEST)'

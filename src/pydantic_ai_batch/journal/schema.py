@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from pydantic_ai_batch.exceptions import JournalError
@@ -144,9 +145,21 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute('ROLLBACK')
         raise
-    connection.execute('PRAGMA journal_mode = WAL')
+    _write_ahead(connection)
     # Durable when a write returns, as a batch is created right after its intent was written.
     connection.execute('PRAGMA synchronous = FULL')
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Turn on the write-ahead log, which takes the file for a moment, and does not wait for others that have it."""
+    until = time.monotonic() + BUSY_SECONDS
+    while connection.execute('PRAGMA journal_mode').fetchone()[0] != 'wal':
+        try:
+            connection.execute('PRAGMA journal_mode = WAL')
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def _checked(path: Path, connection: sqlite3.Connection) -> int:
