@@ -17,7 +17,7 @@ from .clock import Clock
 from .exceptions import is_gone
 from .journal.ledger import Ledger
 from .lanes.base import Lane, line_number
-from .list_claims import ListClaims, Taken
+from .list_claims import ListClaims, Taken, hand_out
 from .policy import full_queue
 from .settings import BatchSettings
 
@@ -94,7 +94,6 @@ class JobSubmission:
 
     async def _send(self, rows: Sequence[Row]) -> None:
         claims = self._claims
-        held: list[Chunk] = []
         chunks = fill(
             self._lane,
             self._settings,
@@ -103,20 +102,9 @@ class JobSubmission:
             refused=lambda row, error: self._refuse([row], error),
             take=claims.take if claims is not None else None,
         )
-        try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    if claims is not None and claims.holding:
-                        held.append(chunk)
-                    else:
-                        self._create(chunk)
-            if held and claims is not None:
-                await claims.ledger.look_for_misses([entry for chunk in held for entry in chunk.payload.entries])
-            while held:
-                self._create(held.pop(0))
-        finally:
-            for chunk in held:
-                chunk.drop(self._ledger)
+        async with aclosing(hand_out(chunks, claims)) as handed_out:
+            async for chunk in handed_out:
+                self._create(chunk)
 
     def _create(self, chunk: Chunk) -> None:
         self._created.append((chunk, asyncio.get_running_loop().create_task(self._batch_of(chunk))))

@@ -21,7 +21,7 @@ from .events import EventKind, Listener, Reporter, event_of
 from .exceptions import JournalError, copy_of, is_gone, submitted_times, with_batch, with_job
 from .journal.ledger import Claim, Ledger, Place
 from .lanes.base import Lane, NotRun, is_in
-from .list_claims import ListClaims, Taken
+from .list_claims import ListClaims, Taken, hand_out
 from .policy import Search, full_queue
 from .settings import BatchSettings
 from .wording import listed
@@ -126,21 +126,9 @@ class ListCall:
             search=search,
             take=self._take if claims is not None else None,
         )
-        held: list[Chunk] = []
-        try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    if claims is not None and claims.holding:
-                        held.append(chunk)
-                    else:
-                        self._run(self._carry(chunk))
-            if held and claims is not None:
-                await claims.ledger.look_for_misses([entry for chunk in held for entry in chunk.payload.entries])
-            while held:
-                self._run(self._carry(held.pop(0)))
-        finally:
-            for chunk in held:
-                chunk.drop(self.ledger)
+        async with aclosing(hand_out(chunks, claims)) as handed_out:
+            async for chunk in handed_out:
+                self._run(self._carry(chunk))
         self._take_over()
 
     async def _take(self, turn: Sequence[Encoded]) -> Sequence[Encoded]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_ai.models.batch import BatchRequest
 
-from .chunks import Encoded, Row
+from .chunks import Chunk, Encoded, Row
 from .clock import Clock
 from .journal.digests import depth_of, fingerprint
 from .journal.ledger import Claim, Ledger, Place
@@ -128,3 +129,27 @@ class ListClaims:
         if claim.state != 'mine':
             self._unclear.append((row, claim))
         return claim.state == 'mine'
+
+
+async def hand_out(chunks: AsyncGenerator[Chunk], claims: ListClaims | None) -> AsyncGenerator[Chunk]:
+    """Hand out chunks as they come, or, while the journal has requests that none has matched, when all are there.
+
+    Raises:
+        JournalMiss: It has some in the end, and is strict.
+    """
+    held: list[Chunk] = []
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if claims is not None and claims.holding:
+                    held.append(chunk)
+                else:
+                    yield chunk
+        if held and claims is not None:
+            await claims.ledger.look_for_misses([entry for chunk in held for entry in chunk.payload.entries])
+        while held:
+            yield held.pop(0)
+    finally:
+        # Those that were handed out belong to whoever sends them.
+        for chunk in held:
+            chunk.drop(claims.ledger if claims is not None else None)
