@@ -11,6 +11,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
+if hasattr(signal, 'SIGQUIT') and signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As where the tests run in the background of a shell. The programs that they press Ctrl-C in would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,7 +22,7 @@ def test_benchmarks_do_the_same_work_in_every_case() -> None:
     assert run.returncode == 0, run.stderr
     output = json.loads(run.stdout)
     assert 'pydantic-ai-slim' in output['machine']
-    direct, agents = output['reports']
+    direct, agents, journal = output['reports']
 
     # The warm-up is a batch of its own, with a check of its own.
     batched = {'answers': 30, 'creates': 2, 'checks': 2, 'live': 0}
@@ -35,7 +35,11 @@ def test_benchmarks_do_the_same_work_in_every_case() -> None:
         'built-in': batched,
         'ours': batched,
     }
-    for report in (direct, agents):
+    kept = {'answers': 30, 'live': 0}
+    assert {case: {name: counts[name] for name in kept} for case, counts in journal['counts'].items()} == dict.fromkeys(
+        ('without', 'with a journal', 'again', 'claims and reads alone'), kept
+    )
+    for report in (direct, agents, journal):
         assert list(report['rows']) == list(report['counts'])
         assert all(len(row) == len(report['columns']) for row in report['rows'].values())
         assert all(ratio['value'] > 0 for ratio in report['ratios'])

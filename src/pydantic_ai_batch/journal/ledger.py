@@ -96,6 +96,18 @@ class Unsettled:
     intended_at: float
 
 
+@dataclass(frozen=True)
+class Left:
+    """What earlier processes left to do at a provider."""
+
+    unsettled: list[str]
+    """The tags of batches of which nobody knows whether they were created."""
+    unended: list[Batch]
+    """Batches all of whose results were read, and that are not known to have ended."""
+    uncleaned: list[Batch]
+    """Batches, as they ended, that were read and whose input may still be there."""
+
+
 C = TypeVar('C', bound='Claim | None')
 
 
@@ -518,31 +530,26 @@ class Ledger:
 
         self._post(work)
 
-    async def left(self, lane: Lane, group: str) -> tuple[list[str], list[Batch]]:
-        """What earlier processes left to do at a provider, for the credential of `group`.
-
-        Returns:
-            The tags of batches of which nobody knows whether they were created, and the batches, as they ended, that
-            were read and whose input may still be there.
-        """
+    async def left(self, lane: Lane, group: str) -> Left:
+        """What earlier processes left to do at a provider, for the credential of `group`."""
         store, credential = self.store, _credential(group)
 
-        def work(connection: Connection) -> tuple[list[str], list[Batch]]:
-            unsettled: list[str] = []
-            uncleaned: list[Batch] = []
+        def work(connection: Connection) -> Left:
+            left = Left([], [], [])
             rows = connection.execute(
-                'SELECT tag, session, state, "group", handle FROM batches WHERE lane = ? AND '
-                "(state IN ('intended', 'unsettled') OR (state = 'ended' AND cleaned = 0))",
+                'SELECT tag, session, state, "group", handle FROM batches b WHERE lane = ? AND '
+                "(state IN ('intended', 'unsettled') OR (state = 'ended' AND cleaned = 0) OR (state = 'running' AND "
+                'requests <= (SELECT count(*) FROM requests r JOIN results s ON s.request = r.id WHERE r.tag = b.tag)))',
                 (lane.info.name,),
             ).fetchall()
             for tag, session, state, of, handle in cast('list[tuple[Any, ...]]', rows):
                 if _credential(of) != credential or store.is_alive(connection, session):
                     continue
-                if state == 'ended':
-                    uncleaned.append(self._memory.handle(handle))
+                if state in ('intended', 'unsettled'):
+                    left.unsettled.append(tag)
                 else:
-                    unsettled.append(tag)
-            return unsettled, uncleaned
+                    (left.uncleaned if state == 'ended' else left.unended).append(self._memory.handle(handle))
+            return left
 
         return await self.store.do(work)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 
 from pydantic_ai_batch import lifecycle
 from pydantic_ai_batch.clock import Clock
@@ -136,14 +137,21 @@ class Takeovers:
         if group in self._tidied:
             return
         self._tidied.add(group)
-        unsettled, uncleaned = await self.ledger.left(lane, group)
-        for tag in unsettled:
+        left = await self.ledger.left(lane, group)
+        for tag in left.unsettled:
             self._settlement(lane, tag)
-        if uncleaned:
-            # Not in the background: where all answers are in the journal, the program may end right after this.
-            async with lane.model:
-                for batch in uncleaned:
-                    await lifecycle.clean_up(lane, None, batch, self.ledger)
+        if not (left.unended or left.uncleaned):
+            return
+        # Not in the background: where all answers are in the journal, the program may end right after this.
+        async with lane.model:
+            for batch in left.unended:
+                with suppress(ModelAPIError):
+                    ended = await lane.status(batch)
+                    if ended.status == 'ended':
+                        await self.ledger.ended(ended)
+                        left.uncleaned.append(ended)
+            for batch in left.uncleaned:
+                await lifecycle.clean_up(lane, None, batch, self.ledger)
 
     def _settlement(self, lane: Lane, tag: str) -> asyncio.Task[None]:
         if (task := self._settling.get(tag)) is None:
