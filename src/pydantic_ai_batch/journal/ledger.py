@@ -539,7 +539,7 @@ class Ledger:
             rows = connection.execute(
                 'SELECT tag, session, state, "group", handle FROM batches b WHERE lane = ? AND '
                 "(state IN ('intended', 'unsettled') OR (state = 'ended' AND cleaned = 0) OR (state = 'running' AND "
-                'requests <= (SELECT count(*) FROM requests r JOIN results s ON s.request = r.id WHERE r.tag = b.tag)))',
+                'requests <= (SELECT count(*) FROM requests r JOIN results ON request = r.id WHERE r.tag = b.tag)))',
                 (lane.info.name,),
             ).fetchall()
             for tag, session, state, of, handle in cast('list[tuple[Any, ...]]', rows):
