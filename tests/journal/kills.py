@@ -6,9 +6,11 @@ import json
 import multiprocessing
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -69,11 +71,15 @@ def play(
         }
         orders = Orders(environment, clock.start, tmp_path / 'journal.db', tmp_path / '0.json', copies > 1, tools)
         others = [replace(orders, report=tmp_path / f'{copy}.json') for copy in range(1, copies)]
-        running = [_start(order) for order in others]
+        running: list[BaseProcess] = []
         starts = 0
         for kill in [*kills, None]:
             starts += 1
             process = _start(replace(orders, kill=kill if isinstance(kill, Kill) else None))
+            if not running and others:
+                # Two that start at the same moment share the rows between them, each with queues that are not full.
+                _wait_for_requests(orders.journal, process)
+                running = [_start(order) for order in others]
             if isinstance(kill, float):
                 process.join(kill)
                 process.kill()
@@ -93,6 +99,15 @@ def play(
             starts,
             files,
         )
+
+
+def _wait_for_requests(journal: Path, process: BaseProcess) -> None:
+    """Wait until a process has written all its requests down, or has ended."""
+    written = 0
+    while written < 3 * ROWS and process.is_alive():
+        process.join(0.02)
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f'file:{journal}?mode=ro', uri=True)) as connection:
+            (written,) = connection.execute('SELECT count(*) FROM requests').fetchone()
 
 
 def kill_at_random(tmp_path: Path, seed: int) -> Outcome:
