@@ -122,7 +122,7 @@ def _timers(case: str, model: OpenAIResponsesModel) -> Timers:
 
 
 def _watch_ours(timers: Timers) -> None:
-    from pydantic_ai_batch import chunks, direct, lifecycle
+    from pydantic_ai_batch import chunks, creation, direct, lifecycle
     from pydantic_ai_batch.codec import NativeCodec
     from pydantic_ai_batch.lanes import openai
     from pydantic_ai_batch.lanes.base import Payload
@@ -131,7 +131,7 @@ def _watch_ours(timers: Timers) -> None:
     timers.watch('preparing messages', chunks, '_prepared')
     timers.watch('around batch_encode', NativeCodec, 'encode')
     timers.watch('framing into the payload', Payload, 'add')
-    timers.watch('upload and create', lifecycle, 'submit')
+    timers.watch('upload and create', creation, 'submit')
     timers.watch('checks', openai.OpenAILane, 'status')
     timers.watch('parsing result lines', openai, 'parse_object')
     timers.watch('reading results off them', openai, '_read_line')

@@ -32,7 +32,7 @@ from .journal.ledger import Claim, Place
 from .lanes import lane_for
 from .lanes.base import NotRun, line_number
 from .lifecycle import sent_again
-from .policy import MAX_RETRY_AFTER, CheckHistory, Search, poll_delay
+from .policy import CheckHistory, Search, poll_delay
 from .pool import Pool
 from .pool_state import Submitted, flight_key
 from .queueing import Part
@@ -107,7 +107,7 @@ class BatchedModel(WrapperModel):
             return self._let_go[1]
         settings = self.pool.settings
         delay = poll_delay(ticket.polls, settings.poll_interval, settings.max_poll_interval)
-        return max(delay, min(ticket.retry_after, MAX_RETRY_AFTER))
+        return max(delay, ticket.retry_after)
 
     async def cancel_suspended_response(self, response: ModelResponse) -> None:
         """Withdraw the request, and cancel its batch if this process made it and no other request waits on it.
@@ -262,7 +262,7 @@ class BatchedModel(WrapperModel):
     ) -> ModelResponse:
         """Check once on a batch that a history left pending."""
         tracing.link(ticket.batch, ticket.trace_context)
-        takeovers = await self.pool.here().takeovers(self.lane) if self.pool.journal is not None else None
+        takeovers = await self.pool.here().takeovers(self.lane)
         if takeovers is not None and (stored := await takeovers.ledger.result(ticket.custom_id, group=key[1])):
             return await self._settle(request, pending, ticket, key, stored)
         try:

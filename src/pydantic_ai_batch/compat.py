@@ -26,6 +26,8 @@ from pydantic_ai.models.batch import Batch, BatchResult
 from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
+from .policy import MAX_RETRY_AFTER
+
 TICKET_KEY = 'batch'
 """The key of a pending response's `provider_details` under which the framework, too, keeps its ticket."""
 
@@ -124,7 +126,9 @@ def read_ticket(message: ModelMessage | None) -> Ticket | None:
         not_found=not_found if isinstance(not_found, int) else 0,
         incomplete=incomplete if isinstance(incomplete := own.get('incomplete'), int) else 0,
         last_seen=_time(own.get('last_seen')),
-        retry_after=retry_after if isinstance(retry_after, float | int) and retry_after > 0 else 0.0,
+        retry_after=min(retry_after, MAX_RETRY_AFTER)
+        if isinstance(retry_after, float | int) and retry_after > 0
+        else 0.0,
         held_since=_time(own.get('held_since')),
         resubmissions=stored.get('resubmissions', 0),
         continued_response_id=stored.get('continued_response_id'),
@@ -196,6 +200,17 @@ def write_ticket(ticket: Ticket) -> dict[str, Any]:
     if ticket.trace_context is not None:
         stored['trace_context'] = dict(ticket.trace_context)
     return {TICKET_KEY: stored}
+
+
+def dump_batch(batch: Batch) -> str:
+    """A batch's handle as JSON."""
+    # What a provider says may hold half a character, which only this writer takes.
+    return json.dumps(_BATCHES.dump_python(batch, mode='json', warnings=False))
+
+
+def load_batch(text: str) -> Batch:
+    """The handle that `dump_batch` wrote."""
+    return _BATCHES.validate_json(text)
 
 
 def settle_details(response: ModelResponse, ticket: Ticket) -> ModelResponse:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models.batch import Batch, BatchRequest
 
-from . import lifecycle
+from . import creation, lifecycle
 from .batch_job import JobBatch, Refused
 from .chunks import Chunk, Row, as_model_error, fill
 from .clock import Clock
@@ -20,6 +19,7 @@ from .lanes.base import Lane, line_number
 from .list_claims import ListClaims, Taken, hand_out
 from .policy import full_queue
 from .settings import BatchSettings
+from .tasks import Tasks
 
 
 class JobSubmission:
@@ -40,8 +40,8 @@ class JobSubmission:
         self._requests = requests
         self._clock = clock
         self._ledger = ledger
-        self._claims = ListClaims(lane, ledger, requests, clock, self._start) if ledger is not None else None
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Tasks()
+        self._claims = ListClaims(lane, ledger, requests, clock, self._background.start) if ledger is not None else None
         self._created: list[tuple[Chunk, asyncio.Task[Batch]]] = []
         self._taken: list[Taken] = []
         self._rows = [Row(place) for place in range(len(requests))]
@@ -68,9 +68,7 @@ class JobSubmission:
                 self._ledger.withdraw(*(row.entry for row in self._rows if row.entry is not None))
             raise
         finally:
-            for task in self._background:
-                task.cancel()
-            await asyncio.gather(*self._background, return_exceptions=True)
+            await self._background.cancel()
         self._note()
 
     async def _send_lost(self) -> None:
@@ -85,12 +83,6 @@ class JobSubmission:
                     await self._send(await self._claims.requeue(taken.rows, counted=False))
                     continue
             self._taken.append(taken)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
     async def _send(self, rows: Sequence[Row]) -> None:
         claims = self._claims
@@ -112,11 +104,10 @@ class JobSubmission:
     async def _batch_of(self, chunk: Chunk) -> Batch:
         with chunk.payload as payload:
             try:
-                return await lifecycle.submit_owned(self._lane, payload, self._clock, self._ledger)
+                return await creation.submit_owned(self._lane, payload, self._clock, self._ledger)
             except ModelAPIError as error:
                 if full_queue(error) is not None:
-                    await lifecycle.discard(self._lane, payload)
-                    chunk.drop(self._ledger)
+                    await creation.discard(self._lane, payload)
                 raise
 
     def _refuse(self, rows: Sequence[Row], error: Exception) -> None:

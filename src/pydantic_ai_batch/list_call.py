@@ -12,7 +12,7 @@ from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
-from . import lifecycle
+from . import creation, lifecycle
 from .backpressure import Gate, TooMuchAtOnce, gates_here
 from .batch_job import BatchJob, JobBatch
 from .chunks import Chunk, Encoded, Row, as_model_error, fill
@@ -24,6 +24,7 @@ from .lanes.base import Lane, NotRun, is_in
 from .list_claims import ListClaims, Taken, hand_out
 from .policy import Search, full_queue
 from .settings import BatchSettings
+from .tasks import Tasks
 from .wording import listed
 
 _log = logging.getLogger('pydantic_ai_batch')
@@ -52,11 +53,12 @@ class ListCall:
         self._outcomes: list[Outcome | None] = [None] * len(requests)
         self._tasks: set[asyncio.Task[None]] = set()
         self._gates = gates_here(clock)
-        self._claims = ListClaims(lane, ledger, requests, clock, self._start) if ledger is not None else None
+        self._background = Tasks()
+        """What no row waits for."""
+        self._claims = ListClaims(lane, ledger, requests, clock, self._background.start) if ledger is not None else None
         self._rows = [Row(place) for place in range(len(requests))]
         self._told: set[str] = set()
         """The batches of which it was logged that requests are sent again."""
-        self._background: set[asyncio.Task[None]] = set()
         self._read: list[str] = []
         """The IDs of the batches whose results were all read."""
 
@@ -77,9 +79,9 @@ class ListCall:
                 self._tasks -= done
                 for task in done:
                     task.result()
-            await self._stop_background()
+            await self._background.cancel()
         except BaseException:
-            await self._stop_background()
+            await self._background.cancel()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -89,19 +91,6 @@ class ListCall:
             if self._read:
                 _log.warning('These batches had ended before the call was cancelled: %s.', ', '.join(self._read))
             raise
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start what no row waits for."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
-    async def _stop_background(self) -> None:
-        tasks = list(self._background)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Start what rows wait for."""
@@ -187,7 +176,7 @@ class ListCall:
         since = min((row.held_since for row in rows if row.held_since is not None), default=None)
 
         def create(*, settling: Callable[[], None]) -> Awaitable[Batch]:
-            return lifecycle.submit_owned(self.lane, payload, self.clock, self.ledger, settling=settling)
+            return creation.submit_owned(self.lane, payload, self.clock, self.ledger, settling=settling)
 
         def held(now: float) -> None:
             for row in rows:
@@ -197,7 +186,7 @@ class ListCall:
             with chunk.payload as payload:
                 batch = await gate.submit(
                     create,
-                    discard=lambda: lifecycle.discard(self.lane, payload),
+                    discard=lambda: creation.discard(self.lane, payload),
                     count=len(rows),
                     since=since,
                     held=held,

@@ -18,10 +18,11 @@ from .flights import FlightKey
 from .journal import Journal, ledger_of, refuse_unfindable
 from .journal.takeover import Takeovers
 from .lanes.base import Lane
-from .pool_state import PoolState, Tasks
+from .pool_state import PoolState
 from .queueing import Queues
 from .settings import BatchSettings
 from .sync import running_loop
+from .tasks import Tasks
 from .waiting import Waits
 
 
@@ -56,15 +57,7 @@ class Pool(PoolState):
             return pool
 
     def leave(self, lane: Lane, key: FlightKey, custom_id: str, *, failed: bool = False, goes_on: bool = False) -> None:
-        """Leave a request in its batch for a later run, which keeps the batch from being cancelled.
-
-        Args:
-            lane: Its lane.
-            key: The batch as the credential of the request sees it.
-            custom_id: The ID of the request in it.
-            failed: Whether its run got an error.
-            goes_on: Whether its run goes on to wait, by itself.
-        """
+        """Leave a request in its batch for a later run, and count no more on seeing the batch end."""
         super().leave(lane, key, custom_id, failed=failed, goes_on=goes_on)
         self._forget(key)
 

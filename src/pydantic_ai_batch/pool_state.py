@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch
@@ -168,37 +164,6 @@ class PoolState:
         if (batch := self.flights.withdraw(key, custom_id)) is not None:
             _log.warning('Batch %s is cancelled, as no run waits for it; what it has finished may be billed.', batch.id)
         return batch
-
-
-class Tasks:
-    """The tasks of one event loop that belong to the pool, and to no run."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task that belongs to the pool and to no run.
-
-        Its context is empty, so that neither the trace nor the context variables of the run that happened to start it
-        reach requests of others.
-        """
-        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            # Marks a failure as seen when every run that waited for it was cancelled.
-            task.exception()
-
-    async def cancel(self) -> None:
-        """Cancel what is running, and wait until it has ended."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def flight_key(lane: Lane, group: str, batch: Batch) -> FlightKey:

@@ -19,8 +19,9 @@ from .clock import sleep_until_due
 from .exceptions import RequestNotSendable
 from .lanes.base import Lane
 from .policy import Search
-from .pool_state import CLOSED, PoolState, Submitted, Tasks, flight_key
+from .pool_state import CLOSED, PoolState, Submitted, flight_key
 from .submission import Queued, Submission
+from .tasks import Tasks
 
 _log = logging.getLogger('pydantic_ai_batch')
 

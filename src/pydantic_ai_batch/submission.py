@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models.batch import Batch
 
-from . import lifecycle, tracing
+from . import creation, tracing
 from .backpressure import Gate, TooMuchAtOnce
 from .exceptions import copy_of
 from .lanes.base import Lane, Payload
@@ -109,7 +109,7 @@ class Submission:
             await self._others_first(self._payload.entries)
         async with self.lane.model:
             with tracing.submission(self.lane.model, [item.requester for item in self.items]) as self._span:
-                batch = await lifecycle.submit(
+                batch = await creation.submit(
                     self.lane, self._payload, self.state.clock, self.state.ledger, settling=settling
                 )
                 self._span.answered(batch)
@@ -131,7 +131,7 @@ class Submission:
             return
         with tracing.under(self._span.trace_context):
             async with self.lane.model:
-                await lifecycle.discard(self.lane, self._payload)
+                await creation.discard(self.lane, self._payload)
         self._payload.close()
 
     def _held(self, now: float) -> None:

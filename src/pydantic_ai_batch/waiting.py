@@ -21,8 +21,9 @@ from .clock import sleep_until_due, utc
 from .exceptions import copy_of
 from .flights import FlightKey
 from .lanes.base import Lane, NotRun
-from .policy import MAX_RETRY_AFTER, CheckHistory, poll_delay
-from .pool_state import CLOSED, PoolState, Submitted, Tasks
+from .policy import CheckHistory, poll_delay
+from .pool_state import CLOSED, PoolState, Submitted
+from .tasks import Tasks
 from .wording import counted
 
 _log = logging.getLogger('pydantic_ai_batch')
@@ -145,7 +146,7 @@ class Waits:
             history.polls = max(0, history.polls)
             delay = max(
                 poll_delay(history.polls, settings.poll_interval, settings.max_poll_interval),
-                min(history.retry_after, MAX_RETRY_AFTER),
+                history.retry_after,
             )
             if submitted.place is not None:
                 history = replace(submitted.place.history)

@@ -346,7 +346,7 @@ async def test_a_submission_that_is_cancelled_does_not_wait_for_the_end_of_a_bat
     monkeypatch: pytest.MonkeyPatch,
 ):
     # Real seconds, as nothing moves the clock.
-    monkeypatch.setattr('pydantic_ai_batch.lifecycle._SEEN_THROUGH_SECONDS', 0.2)
+    monkeypatch.setattr('pydantic_ai_batch.creation._SEEN_THROUGH_SECONDS', 0.2)
     with FakeProviders(echo, clock=clock, processing=timedelta(hours=20)) as fake:
         harness.fake(fake).inject('create', 'lose_reply')
         call = asyncio.ensure_future(submit_batch(lane_model(fake), requests(), clock=clock))

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus
 
 from pydantic_ai_batch.clock import Clock
-from pydantic_ai_batch.compat import group_of
+from pydantic_ai_batch.compat import dump_batch, group_of
 from pydantic_ai_batch.exceptions import JournalError
 from pydantic_ai_batch.lanes.base import Lane, Sought, line_number
 from pydantic_ai_batch.policy import CheckHistory
@@ -31,7 +31,6 @@ from .store import Store
 
 _log = logging.getLogger('pydantic_ai_batch')
 
-_BATCHES = TypeAdapter(Batch)
 _CHECKS = TypeAdapter(CheckHistory)
 _PAGE = 500
 """How many stored results are in memory at a time while they are read."""
@@ -45,8 +44,6 @@ class Place:
     place: int
     batch: Batch
     """The batch as it was last read."""
-    created: Batch
-    """The batch as it was created, which says what may be deleted for it."""
     history: CheckHistory
     """What its checks came to so far."""
     looked_at: float | None
@@ -68,8 +65,6 @@ class Claim:
     state: Literal['mine', 'placed', 'unsettled', 'elsewhere']
     """`mine`: it is in no batch, and for this process to send. `placed`: it is in a batch. `unsettled`: it is in a
     batch that may not exist. `elsewhere`: another process, or another part of this one, is about to send it."""
-    taken: bool = False
-    """Whether it was made before."""
     resubmissions: int = 0
     held_since: float | None = None
     tag: str | None = None
@@ -83,7 +78,6 @@ class _BatchRow:
     state: str
     creator: int
     handle: Batch | None
-    created: Batch | None
     history: CheckHistory
     looked_at: float | None
 
@@ -221,7 +215,7 @@ class Ledger:
         """What the row of a request says. Batches are remembered, as many requests are in one."""
         entry, tag, place, resubmissions, held_since, session, family, depth, has_result = cast('tuple[Any, ...]', row)
         store, memory = self.store, self._memory
-        claim = Claim(entry, 'elsewhere', True, resubmissions, held_since, tag)
+        claim = Claim(entry, 'elsewhere', resubmissions, held_since, tag)
         if tag is None:
             if not memory.sends(entry) and (session == store.session or not store.is_alive(connection, session)):
                 connection.execute('UPDATE requests SET session = ? WHERE id = ?', (store.session, entry))
@@ -230,26 +224,23 @@ class Ledger:
             return claim
         if (batch := batches.get(tag)) is None:
             batch = batches[tag] = self._batch(connection, tag)
-        if batch.handle is not None and batch.created is not None:
+        if batch.handle is not None:
             claim.state = 'placed'
-            claim.place = Place(
-                tag, place, batch.handle, batch.created, batch.history, batch.looked_at, bool(has_result)
-            )
+            claim.place = Place(tag, place, batch.handle, batch.history, batch.looked_at, bool(has_result))
         elif batch.state == 'unsettled' or not store.is_alive(connection, batch.creator):
             claim.state = 'unsettled'
         return claim
 
     def _batch(self, connection: Connection, tag: str) -> _BatchRow:
-        state, creator, handle, created, checks, looked_at = connection.execute(
-            'SELECT state, session, handle, created, checks, checked_at FROM batches WHERE tag = ?', (tag,)
+        state, creator, handle, checks, looked_at = connection.execute(
+            'SELECT state, session, handle, checks, checked_at FROM batches WHERE tag = ?', (tag,)
         ).fetchone()
         if handle is None and (unwritten := self._memory.unwritten.get(tag)) is not None:
-            handle = created = unwritten[1]
+            handle = unwritten[1]
         return _BatchRow(
             state,
             creator,
             self._memory.handle(handle) if handle is not None else None,
-            self._memory.handle(created) if created is not None else None,
             _CHECKS.validate_json(checks) if checks is not None else CheckHistory(),
             looked_at,
         )
@@ -281,7 +272,7 @@ class Ledger:
         ).fetchone()
         if row is None:
             row = connection.execute('SELECT request FROM moves WHERE tag = ? AND place = ?', (tag, place)).fetchone()
-            return Claim(row[0], 'elsewhere', taken=True) if row is not None else None
+            return Claim(row[0], 'elsewhere') if row is not None else None
         entry, resubmissions, family, depth = row
         resubmissions += int(counted)
         connection.execute('DELETE FROM results WHERE request = ?', (entry,))
@@ -292,7 +283,7 @@ class Ledger:
         connection.execute('INSERT OR IGNORE INTO claims VALUES (?, ?)', (entry, me))
         connection.execute('INSERT OR REPLACE INTO moves VALUES (?, ?, ?)', (tag, place, entry))
         self._memory.queued(entry, family, depth)
-        return Claim(entry, 'mine', taken=True, resubmissions=resubmissions, held_since=held_since)
+        return Claim(entry, 'mine', resubmissions=resubmissions, held_since=held_since)
 
     def withdraw(self, *entries: int) -> None:
         """Let go of requests, wherever they are: the next one who makes the same, in this process too, takes them over.
@@ -329,13 +320,11 @@ class Ledger:
     def release(self, custom_id: str) -> None:
         """Let the next one who makes the same request, in this process too, take it over."""
         tag, place = _parsed(custom_id)
-        me = self.store.session
 
         def work(connection: Connection) -> None:
             row = connection.execute('SELECT id FROM requests WHERE tag = ? AND place = ?', (tag, place)).fetchone()
             if row is not None:
-                connection.execute('DELETE FROM claims WHERE request = ? AND session = ?', (row[0], me))
-                self._memory.rewind(connection, row[0])
+                self._withdraw(connection, row[0])
 
         self._post(work)
 
@@ -380,7 +369,7 @@ class Ledger:
 
     async def submitted(self, tag: str, batch: Batch) -> None:
         """Write down that a batch was created. A journal that cannot take that says so, and the batch goes on."""
-        handle = _dumped(batch)
+        handle = dump_batch(batch)
         try:
             await self.store.do(lambda connection: self._created(connection, tag, batch.id, handle))
         except JournalError as error:
@@ -470,7 +459,11 @@ class Ledger:
 
     def checked(self, batch: Batch, history: CheckHistory) -> None:
         """Record what a check of a batch came to."""
-        handle, checks, now = _dumped(batch), json.dumps(asdict(history), default=datetime.isoformat), self.clock.now()
+        handle, checks, now = (
+            dump_batch(batch),
+            json.dumps(asdict(history), default=datetime.isoformat),
+            self.clock.now(),
+        )
 
         def work(connection: Connection) -> None:
             self._write_what_was_not(connection)
@@ -483,7 +476,7 @@ class Ledger:
 
     async def ended(self, batch: Batch) -> None:
         """Record that all results of a batch were read."""
-        handle, now = _dumped(batch), self.clock.now()
+        handle, now = dump_batch(batch), self.clock.now()
 
         def work(connection: Connection) -> None:
             self._write_what_was_not(connection)
@@ -661,11 +654,6 @@ def _parsed(custom_id: str) -> tuple[str, int]:
     """The tag and the place that an ID on the wire is made of; a place that there is none of for any other ID."""
     place = line_number(custom_id)
     return custom_id.rpartition('-')[0], -1 if place is None else place
-
-
-def _dumped(batch: Batch) -> str:
-    # What a provider says may hold half a character, which only this writer takes.
-    return json.dumps(_BATCHES.dump_python(batch, mode='json', warnings=False))
 
 
 def _compressed(body: str | None) -> bytes | None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 from typing import Any
 
-from pydantic import TypeAdapter
 from pydantic_ai.models.batch import Batch
 
+from pydantic_ai_batch.compat import load_batch
 from pydantic_ai_batch.exceptions import JournalMiss
 from pydantic_ai_batch.wording import counted
 
@@ -21,7 +21,6 @@ from .digests import Fingerprint
 
 _log = logging.getLogger('pydantic_ai_batch')
 
-_BATCHES = TypeAdapter(Batch)
 _MAX_HANDLES = 256
 _NOTHING: Any = object()
 
@@ -165,7 +164,7 @@ class Memory:
     def handle(self, text: str) -> Batch:
         """A batch's handle as it was written down. It is read once, and not for every request of the batch."""
         if (batch := self._handles.get(text)) is None:
-            batch = self._handles[text] = _BATCHES.validate_json(text)
+            batch = self._handles[text] = load_batch(text)
             if len(self._handles) > _MAX_HANDLES:
                 self._handles.popitem(last=False)
         return batch

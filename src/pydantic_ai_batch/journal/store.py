@@ -51,7 +51,7 @@ class Store:
         self.path = path
         self.session = 0
         """This process, among those that work on the journal."""
-        self.others: dict[int, bool] = {}
+        self.others: set[int] = set()
         """Other sessions that were alive when that was last looked at."""
         self.memory = Memory()
         self._leases: dict[int, tuple[float, float]] = {}
@@ -225,7 +225,7 @@ class Store:
         rows = connection.execute(
             'SELECT id, token, host, renewed_at FROM sessions WHERE ended_at IS NULL AND id != ?', (self.session,)
         ).fetchall()
-        alive = {id_: True for id_, token, host, renewed in rows if self._is_alive(id_, token, host, renewed)}
+        alive = {id_ for id_, token, host, renewed in rows if self._is_alive(id_, token, host, renewed)}
         dead = [(time.time(), id_) for id_, *_ in rows if id_ not in alive]
         if dead:
             connection.executemany('UPDATE sessions SET ended_at = ? WHERE id = ?', dead)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 
-from pydantic_ai_batch import lifecycle
+from pydantic_ai_batch import creation, lifecycle
 from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.exceptions import CreateUnsettled, copy_of
 from pydantic_ai_batch.lanes.base import Lane
@@ -64,10 +64,7 @@ class Takeovers:
         """
         while True:
             (claim,) = await self.ledger.claim([fingerprint])
-            (found,) = await self.follow(lane, [claim])
-            if isinstance(found, Exception):
-                raise found
-            if found is not None:
+            if (found := await self._followed(lane, claim)) is not None:
                 return found
 
     async def requeue(self, lane: Lane, custom_id: str, *, held_since: float | None, counted: bool) -> Claim | None:
@@ -77,8 +74,9 @@ class Takeovers:
             The request, which is either `mine` or `placed`; `None` if the journal does not know it.
         """
         (claim,) = await self.ledger.requeue([(custom_id, held_since)], counted=counted)
-        if claim is None:
-            return None
+        return await self._followed(lane, claim) if claim is not None else None
+
+    async def _followed(self, lane: Lane, claim: Claim) -> Claim | None:
         (found,) = await self.follow(lane, [claim])
         if isinstance(found, Exception):
             raise found
@@ -179,14 +177,14 @@ class Takeovers:
             return
         try:
             async with lane.model:
-                batch = await lifecycle.settle(lane, unsettled.sought, unsettled.intended_at, self._clock)
+                batch = await creation.settle(lane, unsettled.sought, unsettled.intended_at, self._clock)
         except CreateUnsettled as error:
             if self.ledger.resend_lost:
                 _log.warning('%s They are sent again, as `resend_lost` is set.', error)
                 await self.ledger.absent(tag)
                 return
             self.ledger.unsettled(tag)
-            raise lifecycle.with_flag(error) from error.__cause__
+            raise creation.with_flag(error) from error.__cause__
         except BaseException:
             self.ledger.unsettled(tag)
             raise
