@@ -61,6 +61,8 @@ def test_batches_that_agree_speak_for_the_job(status: JobStatus):
         (['canceled', 'ended'], 'ended'),
         (['expired', 'ended'], 'ended'),
         (['failed', 'ended'], 'ended'),
+        (['gone', 'ended'], 'ended'),
+        (['gone', 'in_progress'], 'in_progress'),
         (['canceled', 'expired', 'failed'], 'ended'),
         (['submitted', 'in_progress'], 'in_progress'),
         (['submitted', 'ended'], 'in_progress'),

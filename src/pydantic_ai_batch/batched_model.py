@@ -29,6 +29,7 @@ from .exceptions import ResultsGone, batch_of, is_gone, submitted_times, with_ba
 from .flights import FlightKey
 from .journal.digests import depth_of, fingerprint
 from .journal.ledger import Claim, Place
+from .journal.run_answers import answered
 from .lanes import lane_for
 from .lanes.base import NotRun, line_number
 from .lifecycle import sent_again
@@ -320,6 +321,8 @@ class BatchedModel(WrapperModel):
             self.pool.report('failed', self.lane, batch=ticket.batch)
             raise
         self.pool.report('answered', self.lane, batch=ticket.batch, response=response)
+        if self.pool.ledger is not None:
+            answered(self.pool.ledger, ticket.custom_id)
         return compat.settle_details(response, ticket)
 
     async def _send_back(

@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from pydantic import TypeAdapter
-from pydantic_ai.capabilities import AbstractCapability, WrapModelRequestHandler, WrapperCapability
+from pydantic_ai.capabilities import AbstractCapability, WrapModelRequestHandler, WrapperCapability, WrapRunHandler
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext
+from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import RunContext
 
 from . import tracing
@@ -20,6 +21,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .compat import read_ticket
 from .exceptions import NoBatchLane
 from .journal import JournalLike, journal_of
+from .journal.run_answers import answers_of_run
 from .pool import Pool
 from .progress import Progress, listener_of
 from .settings import (
@@ -174,6 +176,11 @@ class BatchModelRequests(AbstractCapability[Any]):
             if (ticket := read_ticket(last)) is None:
                 raise
             raise cannot_collect(ticket, request_context.model, 'has no batch API here') from refusal
+
+    async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """Note what the run is answered, so that one that is cancelled and made again is not paid for twice."""
+        with answers_of_run():
+            return await handler()
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Refuse a run that has pydantic-ai's own capability of this name too: each request would be batched twice."""

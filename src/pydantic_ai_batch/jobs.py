@@ -33,7 +33,7 @@ from .lanes import Lane
 from .lanes.errors import shown_url
 from .list_call import Outcome
 from .named_model import lane_of_job, lane_of_model
-from .policy import MAX_RETRY_AFTER, overdue, poll_delay
+from .policy import MAX_RETRY_AFTER, not_found, overdue, poll_delay
 from .settings import DEFAULT_MAX_POLL_INTERVAL, DEFAULT_POLL_INTERVAL, BatchSettings
 from .sync import running_loop
 from .wording import listed
@@ -103,7 +103,8 @@ async def check_batch(
     """The job as it is now. Takes one status request for each batch that is not over.
 
     A check that fails in a way that says nothing about the batch leaves it as it was last read; after three in a row
-    the next one raises.
+    the next one raises. A batch that the provider says, several times, it does not have is `gone`, and its requests
+    have that for an error when the job is collected.
 
     Args:
         job: The job, or its ID if it was submitted with a journal.
@@ -337,13 +338,17 @@ async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _check(lane: Lane, known: JobBatch, clock: Clock) -> JobBatch:
-    if known.done:
+    if known.done and known.status != 'gone':
         return known
     try:
         batch = await lane.status(known.batch)
     except ModelAPIError as error:
         history = known.history
         if not history.tolerates(error, created_at=known.batch.created_at, now=utc(clock)):
+            if not_found(error):
+                # Others of the job go on, and this one may be there for another key.
+                _log.warning('%s does not have batch %s.', lane.info.title, known.batch.id)
+                return replace(known.checked(history), status='gone', checked_at=utc(clock))
             raise with_batch(error, known.batch) from error.__cause__
         _log.info('A check of batch %s failed, and says nothing about it: %s', known.batch.id, brief(error))
         return known.checked(history)

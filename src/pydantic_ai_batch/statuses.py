@@ -10,16 +10,17 @@ from typing import Literal
 
 from pydantic_ai.models.batch import BatchStatus
 
-JobStatus = Literal['submitted', 'in_progress', 'canceling', 'canceled', 'ended', 'expired', 'failed']
+JobStatus = Literal['submitted', 'in_progress', 'canceling', 'canceled', 'ended', 'expired', 'failed', 'gone']
 """Where a batch, or a job of several, is.
 
 `submitted`: the provider has it and has not begun. `in_progress`: its requests are being run. `canceling`: it was asked
 to stop. The others are terminal. `ended`: it is over, with any mix of outcomes of its requests. `canceled`, `expired`:
 it was stopped, or its window passed, before all its requests were run; those that were have their results. `failed`:
-the provider refused it as a whole.
+the provider refused it as a whole. `gone`: the provider has none, or not for this key; it is looked for again whenever
+the job is checked.
 """
 
-TERMINAL: frozenset[JobStatus] = frozenset({'canceled', 'ended', 'expired', 'failed'})
+TERMINAL: frozenset[JobStatus] = frozenset({'canceled', 'ended', 'expired', 'failed', 'gone'})
 
 FRAMEWORK: Mapping[JobStatus, BatchStatus] = {
     'submitted': 'in_progress',
@@ -29,6 +30,7 @@ FRAMEWORK: Mapping[JobStatus, BatchStatus] = {
     'ended': 'ended',
     'expired': 'ended',
     'failed': 'ended',
+    'gone': 'ended',
 }
 """The framework's word for each status."""
 

@@ -148,7 +148,7 @@ async def test_it_is_in_wal_mode_and_leaves_nothing_beside_it(
 ):
     await clock.run(by_list(lane_model(fake), ROWS, path, clock))
     assert query(path, 'PRAGMA journal_mode') == [('wal',)]
-    assert query(path, 'PRAGMA user_version') == [(schema.VERSION,)]
+    assert query(path, 'PRAGMA user_version') == [(len(schema.STEPS),)]
     ended()
     assert list(path.parent.iterdir()) == [path]
 
@@ -172,10 +172,31 @@ async def test_a_journal_of_a_later_version_is_refused_before_anything_is_sent(
 ):
     await clock.run(by_list(lane_model(fake), ROWS, path, clock))
     ended()
-    query(path, f'PRAGMA user_version = {schema.VERSION + 1}')
+    query(path, f'PRAGMA user_version = {len(schema.STEPS) + 1}')
     calls = len(fake.calls)
     assert 'upgrade the package' in await refusal(way, lane_model(fake), path, clock)
     assert len(fake.calls) == calls
+
+
+@one_lane
+async def test_a_journal_of_an_earlier_version_is_brought_forward_with_all_that_is_in_it(
+    harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path
+):
+    await clock.run(by_list(lane_model(fake), ROWS, path, clock))
+    ended()
+    steps = (*schema.STEPS, 'ALTER TABLE jobs ADD COLUMN note TEXT;\nCREATE TABLE notes (note TEXT);\n')
+    with pytest.raises(JournalError, match='duplicate column'):
+        schema.connect(path, (*steps, 'CREATE TABLE more (n);\nALTER TABLE jobs ADD COLUMN note TEXT;\n'))
+    # All of it or nothing: it is as it was.
+    assert await clock.run(by_list(lane_model(fake), ROWS, path, clock)) == ANSWERS
+    ended()
+    for _ in range(2):
+        schema.connect(path, steps).close()
+        assert query(path, 'PRAGMA user_version') == [(len(steps),)]
+        assert query(path, 'SELECT count(*), (SELECT count(note) FROM notes) FROM results') == [(len(ROWS), 0)]
+    with pytest.raises(JournalError, match='upgrade the package'):
+        schema.connect(path)
+    assert counts(harness, fake, 'create') == [1]
 
 
 @each_way

@@ -13,7 +13,7 @@ import pytest
 from lanes.harness import Harness, echo
 from pydantic_ai.exceptions import ModelAPIError
 
-from pydantic_ai_batch import Journal, collect_batch, submit_batch
+from pydantic_ai_batch import Journal, check_batch, collect_batch, submit_batch, wait_batch
 from pydantic_ai_batch.exceptions import CreateUnsettled, JournalError
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
@@ -346,6 +346,27 @@ async def test_a_job_whose_batch_is_gone_fails_only_the_rows_of_that_batch(
     outcomes = await submitted_and_collected(lane_model(fake), ROWS, path, clock)
     assert all(isinstance(outcome, ModelAPIError) for outcome in outcomes[:3])
     assert outcomes[3:] == ANSWERS[3:]
+
+
+async def test_a_job_one_of_whose_batches_is_gone_waits_for_the_others(
+    harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path
+):
+    model = lane_model(fake)
+    first = await clock.run(submit_batch(model, requests_of(ROWS[:3]), journal=path, clock=clock))
+    ended()
+    job = await clock.run(submit_batch(model, requests_of(ROWS), journal=path, clock=clock))
+    batches = harness.fake(fake)._batches
+    taken = first.batches[0].batch.id
+    kept = batches.pop(taken)
+    await clock.advance(3600)
+    job = await clock.run(wait_batch(job.id, model, journal=path, clock=clock))
+    assert (job.status, sorted(batch.status for batch in job.batches)) == ('ended', ['ended', 'gone'])
+    # As with another project's key: with its own, it is there again.
+    batches[taken] = kept
+    job = await clock.run(check_batch(job.id, model, journal=path, clock=clock))
+    assert [batch.status for batch in job.batches] == ['ended', 'ended']
+    outcomes = await clock.run(collect_batch(job.id, model=model, journal=path, clock=clock))
+    assert [outcome_of(outcome) for outcome in outcomes] == ANSWERS
 
 
 @lists_and_agents

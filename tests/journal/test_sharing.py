@@ -6,8 +6,11 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import sqlite3
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -15,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lanes.harness import Harness, echo
+from lanes.harness import Harness, close, echo
 from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelAPIError
 
 from pydantic_ai_batch import BatchModelRequests, Journal, model_request_batch
+from pydantic_ai_batch.exceptions import JournalError
+from pydantic_ai_batch.journal import schema
 from pydantic_ai_batch.journal import store as stores
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
@@ -27,6 +33,8 @@ from .scenes import (
     ANSWERS,
     ROWS,
     LaneModel,
+    billed,
+    by_agents,
     by_list,
     counts,
     each_way,
@@ -34,6 +42,7 @@ from .scenes import (
     killed_while_waiting,
     query,
     requests_of,
+    runs_of,
     settled,
 )
 
@@ -109,6 +118,90 @@ def test_two_processes_that_submit_the_same_rows_at_once(share: bool, paid: int,
         billed = Counter(row.text for row in fake.openai.billed)
         assert billed == Counter({f'row {n}': paid for n in range(rows)})
         assert len(query(path, 'SELECT id FROM requests')) == rows * paid
+
+
+def another_process() -> stores.Store:
+    """What has the journal open goes on as a process of its own, and what comes after is another one."""
+    [(path, store)] = stores._stores.items()
+    del stores._stores[path]
+    return store
+
+
+@one_lane
+async def test_who_waits_for_what_another_process_sends_says_so_and_does_not_wait_for_ever(
+    harness: Harness,
+    lane_model: LaneModel,
+    fake: FakeProviders,
+    clock: ManualClock,
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    journal = Journal(path, share=True)
+    batching = BatchModelRequests(journal=journal, max_requests=5, max_wait=None, clock=clock)
+    run = asyncio.ensure_future(runs_of(lane_model(fake), ROWS[:1], batching))
+    for _ in range(500):
+        if batching.stats().queued:
+            break
+        await asyncio.sleep(0.01)
+    other = another_process()
+    began = clock.monotonic()
+    outcomes = await clock.run(by_list(lane_model(fake), ROWS[:2], journal, clock))
+    # It was still that process's to send, and nothing was sent twice.
+    told = f'Waiting for a request of the journal {path}, which is about to be sent by process {os.getpid()} on'
+    assert caplog.text.count(told) == 1
+    assert isinstance(outcomes[0], ModelAPIError)
+    assert f'process {os.getpid()} on' in str(outcomes[0])
+    assert outcomes[1] == ANSWERS[1]
+    assert timedelta(hours=24) < timedelta(seconds=clock.monotonic() - began) < timedelta(hours=30)
+    assert counts(harness, fake, 'create') == [1]
+    await batching.flush()
+    assert await clock.run(run) == ANSWERS[:1]
+    other.close()
+    assert counts(harness, fake, 'create') == [2]
+
+
+@one_lane
+async def test_a_file_that_another_program_holds_fails_all_that_waits_for_it_at_once(
+    harness: Harness,
+    lane_model: LaneModel,
+    fake: FakeProviders,
+    clock: ManualClock,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(schema, 'BUSY_SECONDS', 0.5)
+    await clock.run(by_list(lane_model(fake), ROWS, path, clock))
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute('BEGIN IMMEDIATE')
+        async with asyncio.timeout(20):
+            outcomes = await by_agents(lane_model(fake), [f'new {n}' for n in range(200)], path, clock)
+    assert {type(outcome) for outcome in outcomes} == {JournalError}
+    assert 'database is locked' in str(outcomes[0])
+    assert counts(harness, fake, 'create') == [1]
+    assert await clock.run(by_agents(lane_model(fake), ['new 0'], path, clock)) == ['answer to new 0']
+
+
+@pytest.mark.parametrize('share', [True, False], ids=['share', 'each its own'])
+@one_lane
+def test_event_loops_in_threads_of_one_process_can_have_one_journal(share: bool, harness: Harness, path: Path):
+    clock, journal = FastClock(time.time()), Journal(path, share=share)
+    with FakeProviders(echo, clock=clock, processing=timedelta(seconds=20)) as fake:
+
+        async def call(way: Any, rows: list[str] = ROWS) -> list[Any]:
+            model, client = harness.make(fake, 'test')
+            try:
+                return await way(model, rows, journal, clock)
+            finally:
+                await close(client)
+
+        with ThreadPoolExecutor() as threads:
+            outcomes = list(threads.map(asyncio.run, map(call, [by_list, by_agents, by_list, by_agents])))
+        assert outcomes == [ANSWERS] * 4
+        # What one process asks for twice is two requests, whatever is shared with others.
+        assert Counter(billed(harness, fake)) == Counter(dict.fromkeys(ROWS, 4))
+        ended()
+        assert asyncio.run(call(by_list, ROWS * 4)) == ANSWERS * 4
+        assert Counter(billed(harness, fake)) == Counter(dict.fromkeys(ROWS, 4))
 
 
 # Who is alive

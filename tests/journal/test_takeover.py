@@ -570,6 +570,74 @@ async def test_what_a_cancelled_call_released_can_be_taken_over_in_the_same_proc
     assert billed(harness, fake) == ROWS
 
 
+async def test_a_run_that_is_cancelled_in_its_second_turn_is_made_again_without_paying_for_the_first(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock, path: Path
+):
+    def answer(request: FakeRequest) -> str | FakeToolCall:
+        return echo(request) if request.tool_results else FakeToolCall('look_up', {'number': 7})
+
+    slow = True
+
+    async def look_up(number: int) -> str:
+        """Look a number up."""
+        if slow:
+            await asyncio.Event().wait()
+        return f'number {number}'
+
+    with FakeProviders(answer, clock=clock) as fake:
+        batching = BatchModelRequests(journal=path, max_requests=2, max_wait=None, clock=clock)
+        agent = Agent(lane_model(fake), tools=[look_up], capabilities=[batching])
+
+        async def asked(row: str) -> str:
+            return (await agent.run(row)).output
+
+        async def cancelled(turns: int) -> None:
+            runs = [asyncio.ensure_future(asked(row)) for row in ROWS[:2]]
+            await stepped_until(lambda: batching.stats().answered == turns, runs[0], clock)
+            await given_up(asyncio.gather(*runs))
+
+        # Once in the tools that the first answers call, and once in the second turn.
+        await cancelled(2)
+        slow = False
+        task = await until_waiting(asyncio.gather(*map(asked, ROWS[:2])), clock)
+        await given_up(task)
+        outputs = await clock.run(asyncio.gather(*map(asked, ROWS[:2])))
+        assert outputs == ANSWERS[:2]
+        assert counts(harness, fake, 'create', 'cancel') == [2, 0]
+        # One that came to its end is made again as another one.
+        await clock.run(asyncio.gather(*map(asked, ROWS[:2])))
+        assert counts(harness, fake, 'create') == [4]
+
+
+async def test_an_agent_inside_a_tool_of_a_run_that_is_cancelled_is_not_paid_for_again_either(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock, path: Path
+):
+    def answer(request: FakeRequest) -> str | FakeToolCall:
+        asks = request.text == 'row 0' and not request.tool_results
+        return FakeToolCall('ask', {'what': 'this'}) if asks else echo(request)
+
+    slow, answers = True, list[str]()
+    with FakeProviders(answer, clock=clock) as fake:
+        batching = BatchModelRequests(journal=path, max_requests=1, clock=clock)
+        inner = Agent(lane_model(fake), capabilities=[batching])
+
+        async def ask(what: str) -> str:
+            """Ask somebody."""
+            answers.append((await inner.run(what)).output)
+            if slow:
+                await asyncio.Event().wait()
+            return answers[-1]
+
+        outer = Agent(lane_model(fake), tools=[ask], capabilities=[batching])
+        run = asyncio.ensure_future(outer.run('row 0'))
+        await stepped_until(lambda: bool(answers), run, clock)
+        await given_up(run)
+        slow = False
+        assert (await clock.run(outer.run('row 0'))).output == 'answer to row 0'
+        assert answers == ['answer to this'] * 2
+        assert counts(harness, fake, 'create') == [3]
+
+
 @lists_and_agents
 async def test_equal_requests_that_were_released_are_taken_over_as_two(
     way: Way, harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path

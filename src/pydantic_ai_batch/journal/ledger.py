@@ -195,6 +195,23 @@ class Ledger:
         """
         await self.store.do(lambda connection: self._memory.look_for_misses(connection, entries, strict=self.strict))
 
+    async def sender(self, entry: int) -> str:
+        """Who is about to send a request."""
+
+        def work(connection: Connection) -> str:
+            row = connection.execute(
+                'SELECT s.id, s.pid, s.host FROM requests r LEFT JOIN batches b ON b.tag = r.tag '
+                'JOIN sessions s ON s.id = coalesce(b.session, r.session) WHERE r.id = ?',
+                (entry,),
+            ).fetchone()
+            if row is None:
+                return 'about to be sent by another process'
+            if row[0] == self.store.session:
+                return 'about to be sent by another part of this process'
+            return f'about to be sent by process {row[1]} on {row[2]}'
+
+        return await self.store.do(work)
+
     async def look(self, entries: Sequence[int]) -> list[Claim | None]:
         """What has become of requests that were claimed; `None` for one that is not in the journal any more.
 

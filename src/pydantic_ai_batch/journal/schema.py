@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic_ai_batch.exceptions import JournalError
 
 APPLICATION_ID = 0x70616231
 """Marks the file as a journal of this package, in its SQLite header."""
-
-VERSION = 1
-"""The version of the tables below, which the file records as `user_version`."""
 
 BUSY_SECONDS = 60.0
 """How long a process waits for another one that is writing."""
@@ -96,12 +94,20 @@ CREATE TABLE jobs (
 ) WITHOUT ROWID;
 """
 
-_MIGRATIONS: tuple[str, ...] = ()
-"""What brings version `n + 1` about from version `n`, for each version before the present one."""
+STEPS: tuple[str, ...] = (TABLES,)
+"""What brings about each version from the one before it, from an empty file on.
+
+Their number is the version of the tables, which the file records as `user_version`. A file of an earlier one is brought
+forward when it is opened, all of it or nothing.
+"""
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
     """Open a journal, made if there is none, and check that it can be trusted and written to.
+
+    Args:
+        path: The file.
+        steps: What brings its tables about.
 
     Raises:
         JournalError: It cannot. Nothing was changed.
@@ -112,7 +118,7 @@ def connect(path: Path) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
     try:
-        _prepare(path, connection)
+        _prepare(path, connection, steps)
     except sqlite3.Error as error:
         connection.close()
         raise unusable(path, error) from error
@@ -127,19 +133,18 @@ def _make_private(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_CLOEXEC', 0), 0o600))
 
 
-def _prepare(path: Path, connection: sqlite3.Connection) -> None:
+def _prepare(path: Path, connection: sqlite3.Connection, steps: Sequence[str]) -> None:
     # Takes the lock to write, which says now, and not after something was sent, if it cannot be; and no other process
     # makes the tables meanwhile.
     connection.execute('BEGIN IMMEDIATE')
     try:
-        version = _checked(path, connection)
-        steps = [TABLES] if not version else list(_MIGRATIONS[version - 1 :])
-        for step in steps:
+        version = _checked(path, connection, len(steps))
+        for step in steps[version:]:
             for statement in step.split(';\n'):
                 if statement.strip():
                     connection.execute(statement)
         connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
-        connection.execute(f'PRAGMA user_version = {VERSION}')
+        connection.execute(f'PRAGMA user_version = {len(steps)}')
         connection.execute('COMMIT')
     except BaseException:
         if connection.in_transaction:
@@ -162,7 +167,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _checked(path: Path, connection: sqlite3.Connection) -> int:
+def _checked(path: Path, connection: sqlite3.Connection, known: int) -> int:
     """The version of a journal, 0 if the file is new.
 
     Raises:
@@ -175,10 +180,10 @@ def _checked(path: Path, connection: sqlite3.Connection) -> int:
     )
     if (tables or application) and application != APPLICATION_ID:
         raise JournalError(f'{path} is an SQLite file of something else: give the journal a path of its own.')
-    if version > VERSION:
+    if version > known:
         raise JournalError(
             f'A later version of `pydantic-ai-batch` wrote the journal {path} (format {version}, this one knows up to '
-            f'{VERSION}): upgrade the package, or give this program a journal of its own.'
+            f'{known}): upgrade the package, or give this program a journal of its own.'
         )
     damage = connection.execute('PRAGMA quick_check(1)').fetchone()[0]
     if damage != 'ok':

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic_ai_batch.exceptions import JournalError
+from pydantic_ai_batch.exceptions import JournalError, copy_of
 
 from .memory import Memory
 from .schema import connect, unusable
@@ -179,7 +179,14 @@ class Store:
         try:
             self._refuse_another_file()
             connection.execute('BEGIN IMMEDIATE')
-            self.memory.begin()
+        except (sqlite3.Error, JournalError) as error:
+            # None of them has begun, and each would wait as long by itself.
+            failure = unusable(self.path, error) if isinstance(error, sqlite3.Error) else error
+            for operation in operations:
+                operation.future.set_exception(copy_of(failure))
+            return
+        self.memory.begin()
+        try:
             self._look_around(connection)
             done = [(operation, operation.work(connection)) for operation in operations]
             connection.execute('COMMIT')

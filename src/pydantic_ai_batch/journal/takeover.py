@@ -16,7 +16,7 @@ from pydantic_ai.exceptions import ModelAPIError, UserError
 
 from pydantic_ai_batch import creation, lifecycle
 from pydantic_ai_batch.clock import Clock
-from pydantic_ai_batch.exceptions import CreateUnsettled, copy_of
+from pydantic_ai_batch.exceptions import CreateUnsettled, JournalError, copy_of
 from pydantic_ai_batch.lanes.base import Lane
 
 from .digests import Fingerprint
@@ -27,12 +27,54 @@ _log = logging.getLogger('pydantic_ai_batch')
 _FIRST_LOOK, _LONGEST_LOOK = 0.5, 10.0
 """Seconds between looks at what another process makes of a request, which grow by half."""
 
+_TOLD = 30.0
+"""Seconds after which it is said that requests wait for another process."""
+
+_LONGEST_WAIT = 26 * 3600.0
+"""Seconds that a request waits for another process to send it: a full queue may keep that for a day."""
+
 
 def _is_unclear(claim: Claim | Exception | None) -> bool:
     return isinstance(claim, Claim) and claim.state not in ('mine', 'placed')
 
 
 _ENDED = '`BatchModelRequests` was exited while the request waited to be found in the journal.'
+
+
+class _Waiting:
+    """The wait for requests that another process, or another part of this one, is about to send."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, told: set[str]) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._next = _TOLD
+        self._told = told
+
+    async def for_others(
+        self, claims: Sequence[Claim], found: list[Claim | Exception | None], unclear: Sequence[int]
+    ) -> None:
+        """Say, once for each, for whom requests wait, and put an error in the place of those that waited for too long.
+
+        Nothing is sent by whoever waits, as the other process may send it any moment.
+        """
+        waited = self._clock.monotonic() - self._since
+        places = [place for place in unclear if _is_unclear(found[place])]
+        if not places or waited < self._next:
+            return
+        self._next = _LONGEST_WAIT
+        sender = await self._ledger.sender(claims[places[0]].entry)
+        path = self._ledger.store.path
+        if sender not in self._told:
+            self._told.add(sender)
+            _log.warning('Waiting for a request of the journal %s, which is %s.', path, sender)
+        if waited >= _LONGEST_WAIT:
+            for place in places:
+                found[place] = JournalError(
+                    f'The request is {sender} in the journal {path}, which it has not been for '
+                    f'{waited / 3600:.0f} hours. End that process and start this one again; with `share=False` it '
+                    'would be sent, and paid for, by both.'
+                )
 
 
 class Takeovers:
@@ -46,6 +88,8 @@ class Takeovers:
         self._start = start
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._tidied: set[str] = set()
+        self._told: set[str] = set()
+        """What processes were said to be waited for."""
         self._closed = False
 
     def close(self) -> None:
@@ -93,9 +137,11 @@ class Takeovers:
         """
         found: list[Claim | Exception | None] = list(claims)
         delay = _FIRST_LOOK
+        waiting = _Waiting(self.ledger, self._clock, self._told)
         try:
             while unclear := [place for place, claim in enumerate(found) if _is_unclear(claim)]:
                 if not await self._progress(lane, found, unclear):
+                    await waiting.for_others(claims, found, unclear)
                     await self._clock.sleep(delay)
                     delay = min(delay * 1.5, _LONGEST_LOOK)
                 unclear = [place for place in unclear if _is_unclear(found[place])]
