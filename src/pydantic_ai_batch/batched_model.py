@@ -166,11 +166,16 @@ class BatchedModel(WrapperModel):
         again: bool = False,
     ) -> ModelResponse:
         """Queue the request, wait until it is in a batch, and return the pending response."""
-        warn_max_retries_once(self.wrapped, request.model_settings, self.pool)
-        encoded = await self.lane.encode(request)
-        body = encoded.body.encode('utf-8', 'surrogatepass')
-        here = self.pool.here()
-        if (takeovers := await here.takeovers(self.lane)) is not None:
+        try:
+            warn_max_retries_once(self.wrapped, request.model_settings, self.pool)
+            encoded = await self.lane.encode(request)
+            body = encoded.body.encode('utf-8', 'surrogatepass')
+            here = self.pool.here()
+            takeovers = await here.takeovers(self.lane)
+        except BaseException:
+            self._let_go_of(claim)
+            raise
+        if takeovers is not None:
             if claim is None:
                 await takeovers.tidy(self.lane, encoded.group)
                 printed = fingerprint(self.lane.scope, encoded.group, body, depth_of(request.messages))
@@ -180,6 +185,8 @@ class BatchedModel(WrapperModel):
                 held_since = datetime.fromtimestamp(claim.held_since, UTC)
         if claim is not None and claim.place is not None:
             placed = self._take_over(claim.place, encoded.group)
+            if takeovers is not None:
+                takeovers.tell(claim.place)
         else:
             try:
                 placed = await here.queues.place(
@@ -192,8 +199,7 @@ class BatchedModel(WrapperModel):
                     entry=claim.entry if claim is not None else None,
                 )
             except BaseException:
-                if claim is not None and self.pool.ledger is not None:
-                    self.pool.ledger.withdraw(claim.entry)
+                self._let_go_of(claim)
                 raise
         if placed.held_since is not None:
             held_since = datetime.fromtimestamp(placed.held_since, UTC)
@@ -226,12 +232,17 @@ class BatchedModel(WrapperModel):
             state='suspended',
         )
 
+    def _let_go_of(self, claim: Claim | None) -> None:
+        """Let go of a request that is not sent after all."""
+        if claim is not None and self.pool.ledger is not None:
+            self.pool.ledger.withdraw(claim.entry)
+
     def _take_over(self, place: Place, group: str) -> Submitted:
         """The request where an earlier process left it, as this model's credential sees it."""
         batch = replace(place.batch, group=group)
         self.pool.flights.taken_over(flight_key(self.lane, group, batch), batch, place.custom_id)
         self.pool.report('queued', self.lane)
-        self.pool.report('submitted', self.lane, batch=batch)
+        self.pool.report('taken_over', self.lane, batch=batch)
         return Submitted(batch, place.custom_id, place=place)
 
     async def _wait(
@@ -244,6 +255,7 @@ class BatchedModel(WrapperModel):
             result: BatchResult | NotRun | None = None
             if place is not None and place.answered and self.pool.ledger is not None:
                 result = await self.pool.ledger.result(ticket.custom_id)
+            stored = result is not None
             if result is None:
                 result = await self.pool.here().waits.wait(self.lane, key, submitted, history=_history(ticket))
         except LetGo as let_go:
@@ -256,7 +268,7 @@ class BatchedModel(WrapperModel):
             if self._sends_lost(error):
                 return await self._resubmit(request, pending, ticket, resubmissions=ticket.resubmissions)
             raise self._left_running(error, ticket, pending) from error.__cause__
-        return await self._settle(request, pending, ticket, key, result)
+        return await self._settle(request, pending, ticket, key, result, stored=stored)
 
     async def _check(
         self, request: BatchRequest, pending: ModelResponse, ticket: Ticket, key: FlightKey
@@ -265,7 +277,7 @@ class BatchedModel(WrapperModel):
         tracing.link(ticket.batch, ticket.trace_context)
         takeovers = await self.pool.here().takeovers(self.lane)
         if takeovers is not None and (stored := await takeovers.ledger.result(ticket.custom_id, group=key[1])):
-            return await self._settle(request, pending, ticket, key, stored)
+            return await self._settle(request, pending, ticket, key, stored, stored=True)
         try:
             looked = await self.pool.here().waits.look(
                 self.lane,
@@ -291,6 +303,8 @@ class BatchedModel(WrapperModel):
         ticket: Ticket,
         key: FlightKey,
         result: BatchResult | NotRun,
+        *,
+        stored: bool = False,
     ) -> ModelResponse:
         """Return the answer, submit the request again, or raise its error."""
         self.pool.flights.collected(key, ticket.custom_id)
@@ -316,11 +330,13 @@ class BatchedModel(WrapperModel):
             if again and ticket.resubmissions:
                 error.add_note(submitted_times(ticket.resubmissions, ticket.batch))
             raise
-        except Exception:
+        except Exception as error:
             # A model with batch methods of its own may raise what it likes, as it does live.
             self.pool.report('failed', self.lane, batch=ticket.batch)
+            if self.pool.ledger is not None:
+                self.pool.ledger.failed([ticket.custom_id], error)
             raise
-        self.pool.report('answered', self.lane, batch=ticket.batch, response=response)
+        self.pool.report('answered', self.lane, batch=ticket.batch, response=response, stored=stored)
         if self.pool.ledger is not None:
             answered(self.pool.ledger, ticket.custom_id)
         return compat.settle_details(response, ticket)

@@ -18,7 +18,7 @@ from pydantic_ai.models.batch import Batch
 
 from .clock import Clock, sleep_until_due, utc
 from .exceptions import CreateUnsettled, brief
-from .journal.ledger import Ledger
+from .journal.ledger import Ledger, is_kept
 from .lanes.base import Lane, ListingIncomplete, NotCreated, Payload, Sought, Undecided
 from .lanes.errors import shown_url
 from .lifecycle import give_up
@@ -218,7 +218,7 @@ async def _keep_one(lane: Lane, payload: Sought, found: list[Batch]) -> Batch:
         _log.warning('Batch %s is a second one of tag %s: cancelling it.', double.id, payload.tag)
         with suppress(ModelAPIError):
             await lane.cancel(double)
-    _log.warning('Batch %s carries the tag %s: it goes on.', kept.id, payload.tag)
+    _log.info('Batch %s, whose creation had no reply, was found and goes on.', kept.id)
     return kept
 
 
@@ -290,6 +290,6 @@ async def submit_owned(
             settled = creation.done()
             creation.cancel()
             await asyncio.gather(creation, return_exceptions=True)
-        if settled and creation.exception() is None and not (ledger and ledger.keeps):
+        if settled and creation.exception() is None and not await is_kept(creation.result(), ledger):
             await give_up(lane, creation.result())
         raise

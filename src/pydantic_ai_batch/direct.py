@@ -39,7 +39,8 @@ async def model_request_batch(
     """Send requests through the model's batch API, and wait for all of their answers.
 
     Everything is submitted at once, in as few batches as count and bytes allow. Batches take minutes, and up to a day.
-    Cancelling the call, as `asyncio.timeout` does, cancels the batches that have not ended.
+    Cancelling the call, as `asyncio.timeout` does, cancels the batches that have not ended. With a journal they go on,
+    and the same call, made again, finds them.
 
     One request's trouble is its own: a row that cannot be encoded, a batch that cannot be created, checked or read,
     an answer that cannot be understood give just their rows an error, and the rest go on. An error of a batch that

@@ -22,7 +22,17 @@ from .lanes.base import Lane
 _log = logging.getLogger('pydantic_ai_batch')
 
 EventKind = Literal[
-    'queued', 'withdrawn', 'submitted', 'refused', 'checked', 'answered', 'failed', 'resubmitted', 'held', 'left'
+    'queued',
+    'withdrawn',
+    'submitted',
+    'taken_over',
+    'refused',
+    'checked',
+    'answered',
+    'failed',
+    'resubmitted',
+    'held',
+    'left',
 ]
 
 
@@ -34,10 +44,11 @@ class BatchEvent:
     """What happened.
 
     `queued`, `withdrawn`: requests came into a queue, or left it again. `submitted`, `refused`: a batch of them was
-    created, or could not be. `checked`: the provider told a batch's status. `answered`, `failed`: requests got their
-    response, or an error that stands. `resubmitted`: requests failed in a passing way and are queued again. `held`: the
-    provider's queue had no room for their batch, and they are queued again until it has. `left`:
-    nobody here waits for them any more, as their run ended with a pending response, was cancelled, or was let go.
+    created, or could not be. `taken_over`: the journal has them in a batch of an earlier run. `checked`: the provider
+    told a batch's status. `answered`, `failed`: requests got their response, or an error that stands. `resubmitted`:
+    requests failed in a passing way and are queued again. `held`: the provider's queue had no room for their batch, and
+    they are queued again until it has. `left`: nobody here waits for them any more, as their run ended with a pending
+    response, was cancelled, or was let go.
     """
 
     lane: str
@@ -55,14 +66,37 @@ class BatchEvent:
     cost: Decimal | None = None
     """What the answer cost, in US dollars, where its price is known."""
 
+    stored: bool = False
+    """Whether the answer came from the journal: it was read, and paid for, before."""
+
 
 def event_of(
-    kind: EventKind, lane: Lane, *, count: int = 1, batch: Batch | None = None, response: ModelResponse | None = None
+    kind: EventKind,
+    lane: Lane,
+    *,
+    count: int = 1,
+    batch: Batch | None = None,
+    response: ModelResponse | None = None,
+    stored: bool = False,
 ) -> BatchEvent:
-    """The event that something happened to requests of a lane; `response` is what one of them was answered with."""
-    cost = price_of(response) if response is not None else None
+    """The event that something happened to requests of a lane.
+
+    Args:
+        kind: What happened.
+        lane: Their lane.
+        count: How many they are.
+        batch: Their batch.
+        response: What one of them was answered with.
+        stored: Whether that came from the journal.
+    """
     return BatchEvent(
-        kind=kind, lane=lane.info.name, model_name=lane.model.model_name, count=count, batch=batch, cost=cost
+        kind=kind,
+        lane=lane.info.name,
+        model_name=lane.model.model_name,
+        count=count,
+        batch=batch,
+        cost=price_of(response) if response is not None else None,
+        stored=stored,
     )
 
 
@@ -113,7 +147,7 @@ class Reporter:
         with self._reading:
             # Put last again, so that the first is the one that nothing was heard of for the longest time.
             known = self._last_read.pop(batch.id, None)
-            if known is not None and event.kind not in ('submitted', 'checked'):
+            if known is not None and event.kind not in ('submitted', 'taken_over', 'checked'):
                 batch = max(known, batch, key=lambda batch: _PROGRESS.get(batch.status, 0))
             self._last_read[batch.id] = batch
             if len(self._last_read) > _REMEMBERED:
@@ -162,10 +196,13 @@ class Tally:
     left: int = 0
 
     cost: Decimal = Decimal()
-    """What the answers cost, in US dollars, as far as prices are known."""
+    """What the answers cost, in US dollars, as far as prices are known; nothing where they came from the journal."""
 
     unpriced: int = 0
     """How many answers there is no price for."""
+
+    stored: int = 0
+    """How many answers came from the journal."""
 
     batches: dict[str, BatchTally] = field(default_factory=dict[str, BatchTally])
     """The batches that were created, by ID, in that order."""
@@ -184,7 +221,7 @@ class Tally:
             case 'refused':
                 self.queued -= event.count
                 self.failed += event.count
-            case 'submitted':
+            case 'submitted' | 'taken_over':
                 self.queued -= event.count
                 self.submitted += event.count
                 if batch is not None and event.batch is not None and not batch.done:
@@ -201,7 +238,8 @@ class Tally:
                     if counts is not None:
                         setattr(counts, outcome, getattr(counts, outcome) + event.count)
                 if outcome == 'answered':
-                    self.cost += event.cost or 0
-                    self.unpriced += event.cost is None
+                    self.stored += event.stored
+                    self.cost += 0 if event.stored else event.cost or 0
+                    self.unpriced += event.cost is None and not event.stored
         if batch is not None and batch.done and not self.keeps_done:
             self.batches.pop(batch.batch.id, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 
@@ -12,14 +13,16 @@ from pydantic_ai.models.batch import Batch, BatchRequest
 from . import creation, lifecycle
 from .batch_job import JobBatch, Refused
 from .chunks import Chunk, Row, as_model_error, fill
-from .clock import Clock
+from .clock import Clock, sleep_until_due, utc
 from .exceptions import is_gone
-from .journal.ledger import Ledger
+from .journal.ledger import Ledger, is_kept
 from .lanes.base import Lane, line_number
 from .list_claims import ListClaims, Taken, hand_out
-from .policy import full_queue
+from .policy import SETTLE_INTERVALS, CheckHistory, full_queue, poll_delay
 from .settings import BatchSettings
 from .tasks import Tasks
+
+_log = logging.getLogger('pydantic_ai_batch')
 
 
 class JobSubmission:
@@ -62,27 +65,47 @@ class JobSubmission:
             if self._created:
                 await asyncio.wait([task for _, task in self._created])
         except BaseException:
-            keep = self._ledger is not None and self._ledger.keeps
-            await _withdraw(self._lane, [task for _, task in self._created], keep=keep)
-            if self._ledger is not None:
-                self._ledger.withdraw(*(row.entry for row in self._rows if row.entry is not None))
+            try:
+                await _withdraw(self._lane, [task for _, task in self._created], self._ledger)
+            finally:
+                self.let_go()
             raise
         finally:
             await self._background.cancel()
         self._note()
+
+    def let_go(self) -> None:
+        """Let go of all requests: the next one who makes them takes them over."""
+        if self._ledger is not None:
+            self._ledger.withdraw(*(row.entry for row in self._rows if row.entry is not None))
 
     async def _send_lost(self) -> None:
         """Send rows again whose batch the provider no longer has, if the journal says that this is what to do."""
         if self._claims is None or not self._claims.ledger.resend_lost:
             return
         for taken in self._claims.taken():
+            if await self._is_gone(taken.place.batch):
+                _log.warning(
+                    'Batch %s is gone, and its requests are sent again, as `resend_lost` is set.', taken.place.batch.id
+                )
+                await self._send(await self._claims.requeue(taken.rows, counted=False))
+            else:
+                self._taken.append(taken)
+
+    async def _is_gone(self, batch: Batch) -> bool:
+        """Whether the provider says, several times, that it does not have a batch."""
+        history = CheckHistory()
+        while True:
             try:
-                await self._lane.status(taken.place.batch)
+                await self._lane.status(batch)
             except ModelAPIError as error:
-                if is_gone(error):
-                    await self._send(await self._claims.requeue(taken.rows, counted=False))
-                    continue
-            self._taken.append(taken)
+                if not is_gone(error):
+                    return False
+                if not history.tolerates(error, created_at=batch.created_at, now=utc(self._clock)):
+                    return True
+            else:
+                return False
+            await sleep_until_due(self._clock, poll_delay(history.not_found, *SETTLE_INTERVALS))
 
     async def _send(self, rows: Sequence[Row]) -> None:
         claims = self._claims
@@ -134,13 +157,13 @@ class JobSubmission:
             self.batches.append(JobBatch.of(self._lane, batch, taken.place.tag, request_ids, list(places)))
 
 
-async def _withdraw(lane: Lane, tasks: Sequence[asyncio.Task[Batch]], *, keep: bool) -> None:
-    """Cancel the batches of a submission that is broken off, unless they are kept: nobody would ever know of them."""
+async def _withdraw(lane: Lane, tasks: Sequence[asyncio.Task[Batch]], ledger: Ledger | None) -> None:
+    """Cancel the batches of a submission that is broken off, unless a journal keeps them: nobody would know of them."""
 
     async def withdraw(task: asyncio.Task[Batch]) -> None:
         task.cancel()
         await asyncio.wait((task,))
-        if not task.cancelled() and task.exception() is None and not keep:
+        if not task.cancelled() and task.exception() is None and not await is_kept(task.result(), ledger):
             await lifecycle.give_up(lane, task.result())
 
     # Each for itself: one that is made must not run on while the reply to another is looked for.

@@ -89,7 +89,12 @@ async def submit_batch(
         lane, submission.batches, utc(clock), submission.refused, [request.custom_id for request in requests]
     )
     if ledger is not None:
-        await ledger.keep_job(job.id, job.to_json())
+        try:
+            await ledger.keep_job(job.id, job.to_json())
+        except BaseException:
+            # Nobody gets the job: the same call, made again, finds its batches.
+            submission.let_go()
+            raise
     return job
 
 
@@ -113,7 +118,8 @@ async def check_batch(
         clock: What time is read from.
 
     Raises:
-        UserError: The model cannot look at the job.
+        UserError: The model cannot look at the job, or the journal does not have it.
+        JournalError: The journal cannot be used.
         ModelAPIError: A batch could not be checked.
     """
     job, ledger = await _loaded(job, journal, clock)
@@ -146,7 +152,8 @@ async def wait_batch(
     Raises:
         BatchNotReady: The time was up, or no batch that is left has ended a quarter past its window. The error carries
             the job as it was last read; nothing is cancelled.
-        UserError: The model cannot look at the job, or an interval is out of range.
+        UserError: The model cannot look at the job, the journal does not have it, or an interval is out of range.
+        JournalError: The journal cannot be used.
         ModelAPIError: A batch could not be checked.
     """
     BatchSettings(poll_interval=poll_interval, max_poll_interval=max_poll_interval)
@@ -226,7 +233,8 @@ async def collect_batch(
 
     Raises:
         BatchNotReady: A batch is not over, and `partial` is not set. The error carries the job as it is now.
-        UserError: The requests are not the job's, or the model cannot look at it.
+        UserError: The requests are not the job's, the model cannot look at it, or the journal does not have it.
+        JournalError: The journal cannot be used.
         ModelAPIError: A batch could not be checked, and `partial` is not set.
     """
     job, ledger = await _loaded(job, journal, clock)
@@ -267,7 +275,8 @@ async def cancel_batch(
 
     Raises:
         BatchNotCancellable: There is nothing to stop, or the provider cannot. The error carries the job as it is now.
-        UserError: The model cannot look at the job.
+        UserError: The model cannot look at the job, or the journal does not have it.
+        JournalError: The journal cannot be used.
         ModelAPIError: The provider could not be asked.
     """
     job, ledger = await _loaded(job, journal, clock)
@@ -275,8 +284,12 @@ async def cancel_batch(
         if not lane.info.cancellable:
             raise BatchNotCancellable(lane.model.model_name, f'{lane.info.title} cannot cancel a batch.', job)
         failures: dict[str, ModelAPIError] = {}
-        unended = [batch for batch in job.batches if not batch.done]
-        for batch in unended:
+        unended = [batch for batch in job.batches if not batch.done or batch.status == 'gone']
+        for batch in list(unended):
+            if ledger is not None and await ledger.wanted_elsewhere(batch.batch.id):
+                _log.warning('Batch %s is not cancelled, as another process waits for it.', batch.batch.id)
+                unended.remove(batch)
+                continue
             try:
                 await lane.cancel(batch.batch)
             except ModelAPIError as error:
@@ -289,7 +302,11 @@ async def cancel_batch(
         stopping = {batch.batch.id for batch in job.batches if batch.status in ('canceling', 'canceled')}
         if not any(batch.batch.id not in failures or batch.batch.id in stopping for batch in unended):
             raise BatchNotCancellable(
-                lane.model.model_name, f'Job {job.id!r} is over ({job.status}), so there is nothing to cancel.', job
+                lane.model.model_name,
+                f'Job {job.id!r} is over ({job.status}), so there is nothing to cancel.'
+                if job.done
+                else f'Another process waits for what is left of job {job.id!r} ({job.status}).',
+                job,
             )
     return await _kept(job, ledger)
 
@@ -358,15 +375,18 @@ async def _check(lane: Lane, known: JobBatch, clock: Clock) -> JobBatch:
 async def _loaded(job: BatchJob | str, journal: JournalLike | None, clock: Clock) -> tuple[BatchJob, Ledger | None]:
     """The job, from the journal if it is given by its ID, and the journal, if there is one."""
     running_loop('A batch job')
-    ledger = await ledger_of(journal_of(journal), clock)
+    given = journal_of(journal)
+    if isinstance(job, str) and given is not None and not given.exists:
+        raise UserError(f'There is no journal {given.path} to find job {job!r} in.')
+    ledger = await ledger_of(given, clock)
     if isinstance(job, str):
         if ledger is None:
             raise UserError(
-                f'The ID of a job alone, {job!r}, takes the `journal=` that it was submitted with: load a stored job '
-                'with `BatchJob.from_json`.'
+                f'The ID of a job alone, {job!r}, is not enough: pass the `journal=` that it was submitted with, or '
+                'the job itself, loaded with `BatchJob.from_json`.'
             )
         if (stored := await ledger.job(job)) is None:
-            raise UserError(f'The journal has no job {job!r}.')
+            raise UserError(f'The journal {ledger.store.path} has no job {job!r}.')
         return BatchJob.from_json(stored), ledger
     if not isinstance(job, BatchJob):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(

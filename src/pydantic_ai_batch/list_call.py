@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelResponse
@@ -19,7 +19,7 @@ from .chunks import Chunk, Encoded, Row, as_model_error, fill
 from .clock import Clock, utc
 from .events import EventKind, Listener, Reporter, event_of
 from .exceptions import JournalError, copy_of, is_gone, submitted_times, with_batch, with_job
-from .journal.ledger import Claim, Ledger, Place
+from .journal.ledger import Claim, Ledger, Place, is_kept
 from .lanes.base import Lane, NotRun, is_in
 from .list_claims import ListClaims, Taken, hand_out
 from .policy import Search, full_queue
@@ -81,13 +81,15 @@ class ListCall:
                     task.result()
             await self._background.cancel()
         except BaseException:
-            await self._background.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self.ledger is not None:
-                # Answered or not: nobody hears of the answers.
-                self.ledger.withdraw(*(row.entry for row in self._rows if row.entry is not None))
+            try:
+                await self._background.cancel()
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            finally:
+                # Answered or not: nobody hears of the answers. Also if this is cancelled a second time.
+                if self.ledger is not None:
+                    self.ledger.withdraw(*(row.entry for row in self._rows if row.entry is not None))
             if self._read:
                 _log.warning('These batches had ended before the call was cancelled: %s.', ', '.join(self._read))
             raise
@@ -162,7 +164,9 @@ class ListCall:
         """Wait for the rows that are in a batch of an earlier process."""
         batch = taken.place.batch
         gate = self._gates.of(self.lane, batch.group)
-        self._report('submitted', len(taken.rows), batch)
+        self._report('taken_over', len(taken.rows), batch)
+        assert self._claims is not None
+        self._claims.tell(taken.place)
         gate.entered(batch.id)
         try:
             await self._collect(taken.rows, batch, gate, place=taken.place)
@@ -244,7 +248,7 @@ class ListCall:
         cancelled: dict[str, Row] = {}
         open_rows = dict(rows)
 
-        async def deliver(result: BatchResult) -> None:
+        async def deliver(result: BatchResult, *, stored: bool = False) -> None:
             if (row := open_rows.pop(result.custom_id, None)) is None:
                 # In a batch of an earlier process, it may be of no row of this list.
                 return
@@ -252,7 +256,7 @@ class ListCall:
                 # The earlier process cancelled it, and this one makes it again.
                 cancelled[result.custom_id] = row
                 return
-            if await self._settle(row, result.custom_id, result, batch):
+            if await self._settle(row, result.custom_id, result, batch, stored=stored):
                 again[result.custom_id] = row
 
         def checked(now: Batch) -> None:
@@ -301,9 +305,7 @@ class ListCall:
 
     async def _is_kept(self, batch: Batch, place: Place | None) -> bool:
         """Whether a batch goes on when the call is cancelled: others may want it, or a later start."""
-        if self.ledger is None:
-            return False
-        return self.ledger.keeps or place is not None or await self.ledger.wanted_elsewhere(batch.id)
+        return (place is not None and self.ledger is not None) or await is_kept(batch, self.ledger)
 
     def _with_job(self, error: Exception, rows: dict[str, Row], batch: Batch, place: Place | None) -> Exception:
         """The error for rows whose batch is left as it is, with what collects it."""
@@ -318,7 +320,7 @@ class ListCall:
         self,
         place: Place,
         watch: lifecycle.BatchWatch,
-        deliver: Callable[[BatchResult], Awaitable[None]],
+        deliver: _Deliver,
         open_rows: dict[str, Row],
     ) -> None:
         """Settle the rows whose results are in the journal."""
@@ -326,7 +328,7 @@ class ListCall:
         async with aclosing(self.ledger.results(place.tag, open_rows)) as results:
             async for result in results:
                 watch.written(result.custom_id)
-                await deliver(result)
+                await deliver(result, stored=True)
 
     async def _send_lost(self, error: Exception, rows: dict[str, Row], batch: Batch) -> bool:
         """Send rows again whose batch is gone, if the journal says that this is what to do."""
@@ -421,7 +423,9 @@ class ListCall:
         else:
             self._take_over()
 
-    async def _settle(self, row: Row, custom_id: str, result: BatchResult | NotRun, batch: Batch) -> bool:
+    async def _settle(
+        self, row: Row, custom_id: str, result: BatchResult | NotRun, batch: Batch, *, stored: bool = False
+    ) -> bool:
         """Record a row's outcome, or return that it is to be submitted again."""
         try:
             response = self._outcomes[row.place] = await self.lane.outcome(result, self.requests[row.place])
@@ -439,7 +443,7 @@ class ListCall:
             if self.ledger is not None:
                 self.ledger.failed([custom_id], error)
         else:
-            self._report('answered', batch=batch, response=response)
+            self._report('answered', batch=batch, response=response, stored=stored)
         return False
 
     def _fail(self, rows: Iterable[Row], error: Exception) -> None:
@@ -447,14 +451,26 @@ class ListCall:
             self._outcomes[row.place] = copy_of(as_model_error(self.lane.model, error))
 
     def _report(
-        self, kind: EventKind, count: int = 1, batch: Batch | None = None, response: ModelResponse | None = None
+        self,
+        kind: EventKind,
+        count: int = 1,
+        batch: Batch | None = None,
+        response: ModelResponse | None = None,
+        *,
+        stored: bool = False,
     ) -> None:
         if kind == 'resubmitted' and count and batch is not None and batch.id not in self._told:
             self._told.add(batch.id)
             _log.info('Requests of batch %s are sent again.', batch.id)
         if self._reporter.listener is None or not count:
             return
-        self._reporter(event_of(kind, self.lane, count=count, batch=batch, response=response))
+        self._reporter(event_of(kind, self.lane, count=count, batch=batch, response=response, stored=stored))
+
+
+class _Deliver(Protocol):
+    """Takes a result, and whether it came from the journal."""
+
+    async def __call__(self, result: BatchResult, *, stored: bool = False) -> None: ...
 
 
 def _pop_cancelled(open_rows: dict[str, Row], watch: lifecycle.BatchWatch, place: Place | None) -> dict[str, Row]:

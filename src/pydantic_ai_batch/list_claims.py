@@ -50,6 +50,7 @@ class ListClaims:
         self._taken: dict[str, Taken] = {}
         self._unclear: list[tuple[Row, Claim]] = []
         self._groups: set[str] = set()
+        self._families: set[str] = set()
 
     async def take(self, turn: Sequence[Encoded]) -> Sequence[Encoded]:
         """Claim rows, and return those that are to be sent."""
@@ -66,10 +67,12 @@ class ListClaims:
         for encoded, claim in zip(new, claims, strict=True):
             if self._sort(encoded.row, claim):
                 mine.append(encoded)
-        if self.holding or new[0].group not in self._groups:
-            self.holding = await self.ledger.unmatched(prints[0].family) > 0
-        self._groups.add(new[0].group)
-        for group in {encoded.group for encoded in new}:
+        groups = {encoded.group for encoded in new}
+        if self.holding or groups - self._groups:
+            self._families |= {printed.family for printed in prints}
+            self.holding = any([await self.ledger.unmatched(family) > 0 for family in self._families])
+        self._groups |= groups
+        for group in groups:
             await self._takeovers.tidy(self._lane, group)
         return mine
 
@@ -109,6 +112,10 @@ class ListClaims:
             row.entry = None
             return True
         return self._sort(row, found)
+
+    def tell(self, place: Place) -> None:
+        """Say that rows are in a batch of an earlier run."""
+        self._takeovers.tell(place)
 
     async def requeue(self, rows: dict[str, Row], *, counted: bool) -> list[Row]:
         """Take rows out of their batch to send them again, and return those that are for this process to send.

@@ -16,6 +16,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .events import Listener, Reporter
 from .flights import FlightKey
 from .journal import Journal, ledger_of, refuse_unfindable
+from .journal.ledger import is_kept
 from .journal.takeover import Takeovers
 from .lanes.base import Lane
 from .pool_state import PoolState
@@ -79,11 +80,14 @@ class Pool(PoolState):
             loops = list(self._loops.values())
         if any(loop.waits.waits_for(key, custom_id) for loop in loops):
             return
+        wanted = self.flights.wanted(key, custom_id)
         if self.ledger is not None:
             self.ledger.release(custom_id)
         batch = self.give_up(lane, key, custom_id)
         self._forget(key)
-        if batch is not None and not (self.ledger and await self.ledger.wanted_elsewhere(batch.id)):
+        if batch is None and wanted is not None and self.ledger is not None and self.ledger.keeps:
+            self.tell_kept(wanted)
+        if batch is not None and not await is_kept(batch, self.ledger):
             # Entered, as the run that gives up may have left the model, and its client closed, by now.
             async with lane.model:
                 await lifecycle.cancel(lane, batch)

@@ -91,6 +91,8 @@ class PoolState:
         self.searches = Searches()
         self._resubmitted: OrderedDict[str, None] = OrderedDict()
         """Batches that requests were sent again of, as far as that was logged."""
+        self._kept: OrderedDict[str, None] = OrderedDict()
+        """Batches that go on though runs that waited for them were cancelled, as far as that was logged."""
         self._report = reporter
 
     def report(
@@ -101,19 +103,22 @@ class PoolState:
         count: int = 1,
         batch: Batch | None = None,
         response: ModelResponse | None = None,
+        stored: bool = False,
     ) -> None:
         """Count what happened, and tell the listener, if there is one."""
         if not count:
             return
-        if kind == 'resubmitted' and batch is not None and batch.id not in self._resubmitted:
-            self._resubmitted[batch.id] = None
-            if len(self._resubmitted) > _MAX_SEARCHES:
-                self._resubmitted.popitem(last=False)
+        if kind == 'resubmitted' and batch is not None and _remember(self._resubmitted, batch.id):
             _log.info('Requests of batch %s are sent again.', batch.id)
-        event = event_of(kind, lane, count=count, batch=batch, response=response)
+        event = event_of(kind, lane, count=count, batch=batch, response=response, stored=stored)
         with self._tallying:
             self._tally(event)
         self._report(event)
+
+    def tell_kept(self, batch: Batch) -> None:
+        """Say, once for each batch, that it goes on though runs that waited for it were cancelled."""
+        if _remember(self._kept, batch.id):
+            _log.warning('Batch %s goes on: run this again with the same journal to collect it.', batch.id)
 
     def stats(self) -> BatchingStats:
         """What it comes to so far."""
@@ -129,6 +134,7 @@ class PoolState:
             left=tally.left,
             cost=tally.cost,
             unpriced=tally.unpriced,
+            stored=tally.stored,
             journal_bytes=self.journal.size if self.journal is not None else None,
             batches=tuple(
                 InFlight(
@@ -164,6 +170,16 @@ class PoolState:
         if (batch := self.flights.withdraw(key, custom_id)) is not None:
             _log.warning('Batch %s is cancelled, as no run waits for it; what it has finished may be billed.', batch.id)
         return batch
+
+
+def _remember(known: OrderedDict[str, None], batch_id: str) -> bool:
+    """Note a batch, and return whether it was not yet."""
+    if batch_id in known:
+        return False
+    known[batch_id] = None
+    if len(known) > _MAX_SEARCHES:
+        known.popitem(last=False)
+    return True
 
 
 def flight_key(lane: Lane, group: str, batch: Batch) -> FlightKey:

@@ -17,6 +17,7 @@ from .clock import SYSTEM_CLOCK, Clock, utc
 from .compat import counted
 from .events import BatchEvent, BatchTally, Listener, Tally
 from .lanes.base import UNKNOWN_TIME
+from .wording import counted as number_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -99,10 +100,10 @@ class TerminalProgress:
 
     def __call__(self, event: BatchEvent) -> None:
         """Take an event in, and draw."""
-        was_done = self._done_batch(event)
+        was_done, was_there = self._done_batch(event), self._batch_of(event) is not None
         self.take(event)
         if not self.console.is_terminal:
-            self._write(event, was_done)
+            self._write(event, was_done, was_there)
         elif self.idle:
             self.stop()
         else:
@@ -163,6 +164,8 @@ class TerminalProgress:
             ('submitted', tally.submitted, 'cyan'),
         ]
         counts += [('answered', tally.answered, 'green'), ('failed', tally.failed, 'red')]
+        if tally.stored:
+            counts.append(('from the journal', tally.stored, 'green'))
         if tally.resubmitted:
             counts.append(('resubmitted', tally.resubmitted, 'yellow'))
         if tally.cost:
@@ -231,32 +234,33 @@ class TerminalProgress:
         minutes, seconds = divmod(max(0, int(age.total_seconds())), 60)
         return f'{minutes // 60}:{minutes % 60:02}:{seconds:02}'
 
+    def _batch_of(self, event: BatchEvent) -> BatchTally | None:
+        return self.tally.batches.get(event.batch.id) if event.batch is not None else None
+
     def _done_batch(self, event: BatchEvent) -> bool:
-        batch = self.tally.batches.get(event.batch.id) if event.batch is not None else None
+        batch = self._batch_of(event)
         return batch is not None and batch.done
 
-    def _write(self, event: BatchEvent, was_done: bool) -> None:
-        if event.batch is None:
+    def _write(self, event: BatchEvent, was_done: bool, was_there: bool) -> None:
+        batch = self._batch_of(event)
+        if batch is None:
             return
-        batch = self.tally.batches.get(event.batch.id)
-        if batch is not None and event.kind == 'submitted':
-            requests = 'request' if event.count == 1 else 'requests'
-            self.console.print(
-                f'batch {batch.batch.id}: {event.count} {requests} of {batch.batch.model_name} submitted',
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-        elif batch is not None and batch.done and not was_done:
-            self.console.print(
-                f'batch {batch.batch.id}: {batch.answered} answered, {batch.failed} failed, '
-                f'{batch.resubmitted} resubmitted'
+        if event.kind == 'submitted':
+            self._line(batch, f'{number_of(event.count, "request")} of {batch.batch.model_name} submitted')
+        elif event.kind == 'taken_over':
+            # They come one by one, from a batch of which nobody knows how many of its requests are wanted.
+            if not was_there:
+                self._line(batch, f'requests of {batch.batch.model_name} are taken over from the journal')
+        elif batch.done and not was_done:
+            self._line(
+                batch,
+                f'{batch.answered} answered, {batch.failed} failed, {batch.resubmitted} resubmitted'
                 + (f', {batch.held} waiting for room in the queue' if batch.held else '')
                 + (f', {batch.left} not waited for' if batch.left else ''),
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
             )
+
+    def _line(self, batch: BatchTally, text: str) -> None:
+        self.console.print(f'batch {batch.batch.id}: {text}', highlight=False, markup=False, soft_wrap=True)
 
 
 def _more(batches: Sequence[BatchTally]) -> RenderableType:

@@ -56,10 +56,13 @@ class BatchingStats:
     """Requests that nobody here waits for any more: left pending, cancelled, or let go."""
 
     cost: Decimal
-    """What the answers cost, in US dollars, as far as prices are known."""
+    """What the answers cost, in US dollars, as far as prices are known; nothing where they came from the journal."""
 
     unpriced: int
     """How many answers there is no price for."""
+
+    stored: int
+    """How many of the answers came from the journal: they were read, and paid for, before."""
 
     journal_bytes: int | None
     """The bytes that the journal takes up on the disk; `None` without one."""

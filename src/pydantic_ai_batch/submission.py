@@ -96,28 +96,41 @@ class Submission:
             self._payload.close()
 
     async def _create(self, *, settling: Callable[[], None]) -> Batch:
-        # It may come to this hours later, when the provider has room: for those who still wait.
-        waiting = [item for item in self.items if not item.placed.done()]
-        if self._payload is None or len(waiting) < len(self.items):
+        await self._others_first([item.entry for item in self._waiting if item.entry is not None])
+        async with self.lane.model:
+            payload = await self._payload_of_who_waits()
+            # From here to the journal nothing is waited for: who is cancelled later is in the batch written down there.
+            with tracing.submission(self.lane.model, [item.requester for item in self.items]) as self._span:
+                batch = await creation.submit(
+                    self.lane, payload, self.state.clock, self.state.ledger, settling=settling
+                )
+                self._span.answered(batch)
+        return batch
+
+    @property
+    def _waiting(self) -> list[Queued]:
+        return [item for item in self.items if not item.placed.done()]
+
+    async def _payload_of_who_waits(self) -> Payload:
+        """The requests of those who still wait, as it may come to this hours later, when the provider has room.
+
+        Raises:
+            _Abandoned: There are none.
+        """
+        while self._payload is None or len(self._waiting) < len(self.items):
             await self._discard()
+            waiting = self._waiting
             self.state.report('withdrawn', self.lane, count=len(self.items) - len(waiting))
             self.items[:] = waiting
             if not self.items:
                 raise _Abandoned
             self._payload = Payload(self.lane, self.group)
             self._wire_ids = [self._payload.add(item.body, item.entry) for item in self.items]
-            await self._others_first(self._payload.entries)
-        async with self.lane.model:
-            with tracing.submission(self.lane.model, [item.requester for item in self.items]) as self._span:
-                batch = await creation.submit(
-                    self.lane, self._payload, self.state.clock, self.state.ledger, settling=settling
-                )
-                self._span.answered(batch)
-        return batch
+        return self._payload
 
     async def _others_first(self, entries: list[int]) -> None:
         """Give runs whose requests are in the journal the time to claim them, before new ones count as a miss."""
-        if (ledger := self.state.ledger) is None:
+        if (ledger := self.state.ledger) is None or self._payload is not None:
             return
         left = await ledger.missed(entries)
         while left:

@@ -63,6 +63,19 @@ def killed() -> None:
     stores._stores.clear()
 
 
+def another_process() -> stores.Store:
+    """What has the journal open goes on as a process of its own, and what comes after is another one."""
+    [(path, store)] = stores._stores.items()
+    del stores._stores[path]
+    return store
+
+
+def back_to(store: stores.Store) -> None:
+    """What comes after is the process again that `another_process` was, and the one since then ends."""
+    stores.close_all()
+    stores._stores[store.path] = store
+
+
 def all_over() -> None:
     """End what plays a process, at the end of a test."""
     stores.close_all()

@@ -33,6 +33,7 @@ from .scenes import (
     ANSWERS,
     ROWS,
     LaneModel,
+    another_process,
     billed,
     by_agents,
     by_list,
@@ -118,13 +119,6 @@ def test_two_processes_that_submit_the_same_rows_at_once(share: bool, paid: int,
         billed = Counter(row.text for row in fake.openai.billed)
         assert billed == Counter({f'row {n}': paid for n in range(rows)})
         assert len(query(path, 'SELECT id FROM requests')) == rows * paid
-
-
-def another_process() -> stores.Store:
-    """What has the journal open goes on as a process of its own, and what comes after is another one."""
-    [(path, store)] = stores._stores.items()
-    del stores._stores[path]
-    return store
 
 
 @one_lane

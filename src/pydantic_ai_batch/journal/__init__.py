@@ -21,7 +21,7 @@ from pydantic_ai_batch.lanes.base import Lane
 
 from .ledger import Ledger
 from .pruning import prune
-from .store import store_of
+from .store import close, store_of
 
 OnCancel = Literal['keep', 'cancel']
 
@@ -59,15 +59,33 @@ class Journal:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f'The `path` of a journal must be a path, not {self.path!r}.')
+        if not os.fspath(self.path) or '\0' in os.fsdecode(self.path):
+            raise UserError(f'The `path` of a journal must be that of a file, not {os.fspath(self.path)!r}.')
+        for name in ('share', 'strict', 'resend_lost'):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UserError(f'`{name}` of a journal must be `True` or `False`, not {value!r}.')
         if self.on_cancel not in get_args(OnCancel):
             raise UserError(f"`on_cancel` must be 'keep' or 'cancel', not {self.on_cancel!r}.")
 
     @property
     def size(self) -> int:
-        """The bytes that it takes up on the disk."""
-        path = Path(self.path)
+        """The bytes that it takes up on the disk; 0 if there is no file yet."""
+        path = Path(self.path).expanduser()
         parts = (path, path.with_name(f'{path.name}-wal'))
         return sum(part.stat().st_size for part in parts if part.exists())
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return Path(self.path).expanduser().exists()
+
+    def close(self) -> None:
+        """End this process's session with the file. It is opened again when it is next used.
+
+        What this process makes after that takes over what it was answered before, as a new process would: call it
+        before the cell of a notebook is run again. Nothing may be running on the journal.
+        """
+        close(Path(self.path))
 
     def prune(self, *, older_than: timedelta = timedelta(0)) -> int:
         """Forget requests whose batch has ended and was read, and with them their answers.
@@ -82,8 +100,16 @@ class Journal:
             How many requests were forgotten.
 
         Raises:
+            UserError: `older_than` is no `timedelta`, or is negative.
             JournalError: The journal cannot be used.
         """
+        if not (isinstance(older_than, timedelta) and older_than >= timedelta(0)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UserError(
+                f'`older_than` must be a `timedelta` that is not negative, such as `timedelta(days=30)`, not '
+                f'{older_than!r}.'
+            )
+        if not self.exists:
+            return 0
         return prune(store_of(Path(self.path)), older_than)
 
 

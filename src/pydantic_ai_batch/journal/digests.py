@@ -34,6 +34,9 @@ class Fingerprint:
     depth: int
     """How many answers its messages hold: an agent's second request comes only after the answer to its first."""
 
+    group: str
+    """Its group key, with the digest of its credential."""
+
 
 def fingerprint(scope: str, group: str, body: bytes, depth: int) -> Fingerprint:
     """The fingerprint of an encoded request.
@@ -47,7 +50,7 @@ def fingerprint(scope: str, group: str, body: bytes, depth: int) -> Fingerprint:
     family = _family(scope, group)
     digest = hashlib.sha256(family.encode())
     digest.update(_with_stable_ids(body))
-    return Fingerprint(digest.digest(), family, depth)
+    return Fingerprint(digest.digest(), family, depth, group)
 
 
 def depth_of(messages: Sequence[ModelMessage]) -> int:

@@ -25,6 +25,7 @@ from pydantic_ai_batch.compat import dump_batch, group_of
 from pydantic_ai_batch.exceptions import JournalError
 from pydantic_ai_batch.lanes.base import Lane, Sought, line_number
 from pydantic_ai_batch.policy import CheckHistory
+from pydantic_ai_batch.wording import counted
 
 from .digests import Fingerprint
 from .store import Store
@@ -132,19 +133,19 @@ class Ledger:
         def work(connection: Connection) -> list[Claim]:
             self._memory.came(connection)
             batches: dict[str, _BatchRow] = {}
-            claims = [self._claim(connection, fingerprint, now, batches) for fingerprint in fingerprints]
-            me = self.store.session
-            connection.executemany(
-                'INSERT OR IGNORE INTO claims VALUES (?, ?)', [(claim.entry, me) for claim in claims]
-            )
-            return claims
+            return [self._claim(connection, fingerprint, now, batches) for fingerprint in fingerprints]
 
         return await self._done_or_withdrawn(work)
 
     async def _done_or_withdrawn(self, work: Callable[[Connection], list[C]]) -> list[C]:
         """Do work that claims requests. If this is cancelled, they are let go before anything else is done."""
         claims: list[C] = []
-        future = self.store.post(lambda connection: claims.extend(work(connection)))
+
+        def noted(connection: Connection) -> None:
+            # It may be done a second time, if what shares its transaction fails.
+            claims[:] = work(connection)
+
+        future = self.store.post(noted)
         try:
             await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -160,24 +161,71 @@ class Ledger:
     ) -> Claim:
         me, memory = self.store.session, self._memory
         memory.unmatched(connection, fingerprint.family)
-        after = memory.last_claimed(fingerprint.digest)
-        mine = 'AND session = ?' if self.share else ''
-        row = connection.execute(
-            f'{_LOOK} WHERE r.digest = ? AND r.failed IS NULL AND r.id > ? AND NOT EXISTS '
-            f'(SELECT 1 FROM claims WHERE request = r.id {mine}) ORDER BY r.id LIMIT 1',
-            (fingerprint.digest, after, me) if self.share else (fingerprint.digest, after),
-        ).fetchone()
-        if row is not None:
-            memory.claimed(fingerprint, row[0])
+        if (row := self._unclaimed(connection, fingerprint)) is not None:
+            connection.execute('INSERT OR IGNORE INTO claims VALUES (?, ?)', (row[0], me))
             return self._state(connection, row, batches)
+        self._tell_of_equals(connection, fingerprint, memory.last_claimed(fingerprint.digest))
         entry = connection.execute(
             'INSERT INTO requests (digest, family, depth, session, made_at) VALUES (?, ?, ?, ?, ?)',
             (fingerprint.digest, fingerprint.family, fingerprint.depth, me, now),
         ).lastrowid
         assert entry is not None
+        connection.execute('INSERT INTO claims VALUES (?, ?)', (entry, me))
         memory.claimed(fingerprint, entry, new=True)
         memory.queued(entry, fingerprint.family, fingerprint.depth)
         return Claim(entry, 'mine')
+
+    def _unclaimed(self, connection: Connection, fingerprint: Fingerprint) -> Any:
+        """The row of a request of this fingerprint that is there to be taken over, if there is one.
+
+        Of several, one that was sent goes before one that was not, which would be paid for, and one that was sent with
+        the same credential before another one's, which may be in a batch that this one cannot see.
+        """
+        taken = f'SELECT 1 FROM claims WHERE request = r.id{" AND session = ?" if self.share else ""}'
+        free = f'WHERE r.digest = ? AND r.id > ? AND r.failed IS NULL AND NOT EXISTS ({taken})'
+        after = self._memory.last_claimed(fingerprint.digest)
+        values = (fingerprint.digest, after, *((self.store.session,) if self.share else ()))
+        rows = connection.execute(f'{_LOOK} {free} ORDER BY r.id LIMIT 2', values).fetchall()
+        if not rows:
+            return None
+        chosen = rows[0]
+        if len(rows) > 1:
+            sent = f'{_LOOK} JOIN batches b ON b.tag = r.tag {free}'
+            chosen = (
+                connection.execute(
+                    f'{sent} AND b."group" = ? ORDER BY r.id LIMIT 1', (*values, fingerprint.group)
+                ).fetchone()
+                or connection.execute(f'{sent} ORDER BY r.id LIMIT 1', values).fetchone()
+                or chosen
+            )
+        self._memory.claimed(fingerprint, chosen[0], first=chosen[0] == rows[0][0])
+        return chosen
+
+    def _tell_of_equals(self, connection: Connection, fingerprint: Fingerprint, last: int) -> None:
+        """Say, once each, if a new request is like one that was answered here, or that another process has now."""
+        memory, store = self._memory, self.store
+        answered = 'SELECT 1 FROM results WHERE request = ?'
+        if last and not memory.told_of_own and connection.execute(answered, (last,)).fetchone():
+            memory.told_of_own = True
+            _log.warning(
+                'A request is sent that is equal to one which this process was answered before: each is a request of '
+                'its own. To take the answers of the journal %s over instead, as when a cell of a notebook is run '
+                'again, call `close()` on it before, or start a new process.',
+                store.path.name,
+            )
+        if store.others and not self.share and not memory.told_of_others:
+            row = connection.execute(
+                'SELECT s.pid, s.host FROM requests r JOIN claims c ON c.request = r.id JOIN sessions s '
+                'ON s.id = c.session WHERE r.digest = ? AND c.session != ? LIMIT 1',
+                (fingerprint.digest, store.session),
+            ).fetchone()
+            if row is not None:
+                memory.told_of_others = True
+                _log.warning(
+                    'Process %d on %s, which is running, has made requests of this one already, and each process sends '
+                    'its own: with `Journal(path, share=True)` they would share them.',
+                    *row,
+                )
 
     async def unmatched(self, family: str) -> int:
         """How many requests of earlier processes for the same model nothing has matched so far."""
@@ -294,7 +342,8 @@ class Ledger:
         resubmissions += int(counted)
         connection.execute('DELETE FROM results WHERE request = ?', (entry,))
         connection.execute(
-            'UPDATE requests SET tag = NULL, place = NULL, resubmissions = ?, held_since = ?, session = ? WHERE id = ?',
+            'UPDATE requests SET tag = NULL, place = NULL, failed = NULL, resubmissions = ?, held_since = ?, '
+            'session = ? WHERE id = ?',
             (resubmissions, held_since, me, entry),
         )
         connection.execute('INSERT OR IGNORE INTO claims VALUES (?, ?)', (entry, me))
@@ -375,10 +424,16 @@ class Ledger:
                 "VALUES (?, ?, 'intended', ?, ?, ?, ?, ?)",
                 (payload.tag, me, lane.info.name, lane.model.model_name, payload.group, payload.count, now),
             )
-            connection.executemany(
-                'UPDATE requests SET tag = ?, place = ?, session = ? WHERE id = ?',
-                [(payload.tag, place, me, entry) for place, entry in enumerate(entries)],
+            placed = connection.executemany(
+                'UPDATE requests SET tag = ?, place = ? WHERE id = ? AND tag IS NULL AND session = ?',
+                [(payload.tag, place, entry, me) for place, entry in enumerate(entries)],
             )
+            if placed.rowcount != len(entries):
+                # Whoever has them now sends them.
+                raise JournalError(
+                    f'Of {counted(len(entries), "request")} that were about to be sent, the journal {self.store.path} '
+                    f"has {len(entries) - placed.rowcount} no more as this process's: nothing was sent. Run them again."
+                )
             for entry in entries:
                 self._memory.placed(entry)
 
@@ -404,7 +459,7 @@ class Ledger:
         """Write down the batches that could not be when they were created."""
         for tag, (batch_id, handle) in list(self._memory.unwritten.items()):
             self._created(connection, tag, batch_id, handle)
-            del self._memory.unwritten[tag]
+            self._memory.written(tag)
 
     async def dropped(self, tag: str, *, failed: bool) -> None:
         """Write down that a batch was not created: its requests failed, or are to be sent some other time."""
@@ -627,13 +682,13 @@ class Ledger:
     # Jobs
 
     async def keep_job(self, job_id: str, job: str) -> None:
-        """Write down the handle of a list of requests."""
+        """Write down the handle of a list of requests. A journal that cannot take that says so."""
         now = self.clock.now()
 
         def work(connection: Connection) -> None:
             connection.execute('INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)', (job_id, job, now))
 
-        await self.store.do(work)
+        await self._survivable(work)
 
     async def job(self, job_id: str) -> str | None:
         """The handle of a list of requests, as it was written down."""
@@ -654,6 +709,11 @@ class Ledger:
             await self.store.do(work)
         except JournalError as error:
             _log.error('%s', error)
+
+
+async def is_kept(batch: Batch, ledger: Ledger | None) -> bool:
+    """Whether a batch goes on when what waits for it here is cancelled: the next start wants it, or another process."""
+    return ledger is not None and (ledger.keeps or await ledger.wanted_elsewhere(batch.id))
 
 
 def _log_failure(future: Future[object]) -> None:

@@ -32,14 +32,20 @@ class Memory:
         self._newest_before: int | None = None
         """The newest request that was there when this process came; `None` until that is known."""
         self._claimed: dict[bytes, int] = {}
-        """By digest, the last request that this process claimed. Those before it are claimed, too."""
+        """By digest, the last request that this process claimed with all before it."""
         self._queued: dict[int, tuple[str, int]] = {}
         """Family and depth of the requests that a part of this process is about to send."""
         self._unmatched: dict[tuple[str, int], int] = {}
         """By family and depth, how many requests of earlier processes nothing has matched."""
+        self._matched: dict[int, tuple[str, int]] = {}
+        """The requests of earlier processes that this one has claimed, as far as they were counted there."""
         self._families: set[str] = set()
         """The families for which that is known."""
         self._warned: set[str] = set()
+        self.told_of_own = False
+        """Whether it was said that a request is made again that was answered."""
+        self.told_of_others = False
+        """Whether it was said that another process makes the same requests."""
         self._handles: OrderedDict[str, Batch] = OrderedDict()
         self.unwritten: dict[str, tuple[str, str]] = {}
         """By tag, ID and handle of batches that were created while the journal could not be written."""
@@ -77,12 +83,21 @@ class Memory:
         """The request of a digest that this process claimed last: those to be claimed come after it."""
         return self._claimed.get(digest, 0)
 
-    def claimed(self, fingerprint: Fingerprint, entry: int, *, new: bool = False) -> None:
-        """Remember that a request is this process's, from an earlier one or newly made."""
-        self._set(self._claimed, fingerprint.digest, entry)
+    def claimed(self, fingerprint: Fingerprint, entry: int, *, new: bool = False, first: bool = True) -> None:
+        """Remember that a request is this process's, from an earlier one or newly made.
+
+        Args:
+            fingerprint: What it is recognised by.
+            entry: What it is in the journal.
+            new: Whether it was newly made.
+            first: Whether there is none before it of that digest that may still be claimed.
+        """
+        if first:
+            self._set(self._claimed, fingerprint.digest, entry)
         matched = fingerprint.family, fingerprint.depth
         if not new and entry <= (self._newest_before or 0) and self._unmatched.get(matched):
             self._set(self._unmatched, matched, self._unmatched[matched] - 1)
+            self._set(self._matched, entry, matched)
 
     def sends(self, entry: int) -> bool:
         """Whether a part of this process is about to send a request."""
@@ -102,6 +117,13 @@ class Memory:
         row = connection.execute('SELECT digest FROM requests WHERE id = ?', (entry,)).fetchone()
         if row is not None and self._claimed.get(row[0], 0) >= entry:
             self._set(self._claimed, row[0], entry - 1)
+        if (matched := self._matched.get(entry)) is not None:
+            self._drop(self._matched, entry)
+            self._set(self._unmatched, matched, self._unmatched.get(matched, 0) + 1)
+
+    def written(self, tag: str) -> None:
+        """Remember that a batch is written down that could not be when it was created."""
+        self._drop(self.unwritten, tag)
 
     # Misses
 
@@ -119,7 +141,7 @@ class Memory:
             self._families.add(family)
             for at, count in connection.execute(
                 'SELECT depth, count(*) FROM requests r WHERE family = ? AND failed IS NULL AND id <= ? '
-                'AND NOT EXISTS (SELECT 1 FROM claims WHERE request = r.id) GROUP BY depth',
+                'AND tag NOT NULL AND NOT EXISTS (SELECT 1 FROM claims WHERE request = r.id) GROUP BY depth',
                 (family, self._newest_before or 0),
             ).fetchall():
                 self._unmatched[family, at] = count
@@ -134,10 +156,11 @@ class Memory:
             Their number, and the family that they are of.
         """
         queued = [self._queued[entry] for entry in entries if entry in self._queued]
-        if not queued:
-            return 0, ''
-        family = queued[0][0]
-        return self.unmatched(connection, family, min(depth for _, depth in queued)), family
+        families: dict[str, int] = {}
+        for family, depth in queued:
+            families[family] = min(depth, families.get(family, depth))
+        missed = {family: self.unmatched(connection, family, depth) for family, depth in families.items()}
+        return sum(missed.values()), next((family for family, count in missed.items() if count), '')
 
     def look_for_misses(self, connection: Connection, entries: Sequence[int], *, strict: bool) -> None:
         """Say so, before new requests are sent, if the journal has others like them that nothing has matched.
@@ -149,9 +172,10 @@ class Memory:
         if not count:
             return
         text = (
-            f'{counted(len(entries), "new request")} for a model are about to be sent, while the journal has {count} '
-            'of an earlier run for it that nothing has matched. If this is the same job, something in its requests '
-            'changes from run to run, such as a date in a prompt or the version of an SDK, and it is paid for again'
+            f'{counted(len(entries), "new request")} {"is" if len(entries) == 1 else "are"} about to be sent, while '
+            f'the journal has {count} of an earlier run for the same model that nothing has matched. If this is the '
+            'same job, something in its requests changes from run to run, such as a date in a prompt, what a tool '
+            'returns or the version of an SDK, and it is paid for again'
         )
         if strict:
             raise JournalMiss(f'{text}. Nothing was sent, as the journal is strict: a new job takes a new file.')

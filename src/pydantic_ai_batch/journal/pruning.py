@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import sqlite3
 import time
 from datetime import timedelta
 
+from pydantic_ai_batch.exceptions import JournalError
+
 from .store import Store
+
+_log = logging.getLogger('pydantic_ai_batch')
 
 _DONE = "SELECT tag FROM batches WHERE state = 'ended' AND ended_at <= ?"
 
@@ -28,10 +34,21 @@ def prune(store: Store, older_than: timedelta) -> int:
             (before,),
         )
         connection.execute('DELETE FROM moves WHERE NOT EXISTS (SELECT 1 FROM requests WHERE id = moves.request)')
-        connection.execute('DELETE FROM jobs WHERE submitted_at <= ?', (before,))
+        jobs = connection.execute('SELECT id, job FROM jobs WHERE submitted_at <= ?', (before,)).fetchall()
+        forgotten = [(job_id,) for job_id, job in jobs if not _has_batches(connection, job)]
+        connection.executemany('DELETE FROM jobs WHERE id = ?', forgotten)
         connection.execute('DELETE FROM sessions WHERE ended_at <= ?', (before,))
         return count
 
     count = store.post(work).result()
-    store.compact().result()
+    try:
+        store.compact().result()
+    except JournalError as error:
+        _log.warning('Its room could not be given back to the disk: %s', error)
     return count
+
+
+def _has_batches(connection: sqlite3.Connection, job: str) -> bool:
+    """Whether a batch of a job is still in the journal."""
+    tags = [batch['tag'] for batch in json.loads(job)['batches']]
+    return any(connection.execute('SELECT 1 FROM batches WHERE tag = ?', (tag,)).fetchone() for tag in tags)

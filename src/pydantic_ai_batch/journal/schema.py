@@ -22,21 +22,21 @@ BUSY_SECONDS = 60.0
 
 TABLES = """
 CREATE TABLE sessions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- a process that works, or worked, on the journal
     token TEXT NOT NULL UNIQUE,      -- its lock file is `<journal>.<token>.lock`
-    host TEXT NOT NULL,
-    pid INTEGER NOT NULL,
-    started_at REAL NOT NULL,
+    host TEXT NOT NULL,              -- where it runs
+    pid INTEGER NOT NULL,            -- its number there
+    started_at REAL NOT NULL,        -- when it opened the journal
     renewed_at REAL NOT NULL,        -- the lease, which counts where another host asks
-    ended_at REAL                    -- when it ended by itself
+    ended_at REAL                    -- when it ended, or was found to have
 );
 
 CREATE TABLE batches (
     tag TEXT PRIMARY KEY,            -- what the batch carries at the provider; its requests are `<tag>-<place>` there
     session INTEGER NOT NULL,        -- who creates it, or settles whether it was created
-    state TEXT NOT NULL CHECK (state IN ('intended', 'unsettled', 'running', 'ended')),
-    lane TEXT NOT NULL,
-    model TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('intended', 'unsettled', 'running', 'ended')),  -- how far it is
+    lane TEXT NOT NULL,              -- the lane's name
+    model TEXT NOT NULL,             -- the model's name
     "group" TEXT NOT NULL,           -- what its requests share; of the credential a digest
     requests INTEGER NOT NULL,       -- how many it has
     intended_at REAL NOT NULL,       -- before the call that creates it
@@ -44,7 +44,7 @@ CREATE TABLE batches (
     created TEXT,                    -- the handle as it was created
     handle TEXT,                     -- the handle as it was last read
     checks TEXT,                     -- what the checks came to so far
-    checked_at REAL,
+    checked_at REAL,                 -- when the last of them was made
     ended_at REAL,                   -- when all its results were read
     cleaned INTEGER NOT NULL DEFAULT 0  -- whether its input was deleted at the provider
 ) WITHOUT ROWID;
@@ -58,39 +58,39 @@ CREATE TABLE requests (
     session INTEGER NOT NULL,        -- who sends it
     tag TEXT,                        -- the batch it is in; NULL while it is queued
     place INTEGER,                   -- where it stands in that
-    resubmissions INTEGER NOT NULL DEFAULT 0,
+    resubmissions INTEGER NOT NULL DEFAULT 0,  -- how often it was submitted again
     held_since REAL,                 -- when a full queue first sent it back
     failed TEXT,                     -- the error that stands: made again, the request is sent anew
-    made_at REAL NOT NULL
+    made_at REAL NOT NULL            -- when it was first made
 );
 CREATE INDEX requests_by_digest ON requests (digest);
 CREATE UNIQUE INDEX requests_by_place ON requests (tag, place);
 
 CREATE TABLE moves (                 -- where requests were that have been sent again since
-    tag TEXT NOT NULL,
-    place INTEGER NOT NULL,
-    request INTEGER NOT NULL,
+    tag TEXT NOT NULL,               -- the batch that it was in
+    place INTEGER NOT NULL,          -- where it stood in that
+    request INTEGER NOT NULL,        -- the request
     PRIMARY KEY (tag, place)
 ) WITHOUT ROWID;
 CREATE INDEX moves_by_request ON moves (request);
 
 CREATE TABLE results (
-    request INTEGER PRIMARY KEY REFERENCES requests (id),
+    request INTEGER PRIMARY KEY REFERENCES requests (id),  -- the request
     status TEXT NOT NULL,            -- succeeded, errored, expired or canceled
     body BLOB,                       -- as the provider wrote it, compressed with zlib
-    read_at REAL NOT NULL
+    read_at REAL NOT NULL            -- when it was read
 );
 
 CREATE TABLE claims (
-    request INTEGER NOT NULL,
+    request INTEGER NOT NULL,        -- the request
     session INTEGER NOT NULL,        -- a process that got, or waits for, its answer; gone with the process
     PRIMARY KEY (request, session)
 ) WITHOUT ROWID;
 
 CREATE TABLE jobs (
-    id TEXT PRIMARY KEY,
+    id TEXT PRIMARY KEY,             -- the job's ID
     job TEXT NOT NULL,               -- `BatchJob.to_json()`
-    submitted_at REAL NOT NULL
+    submitted_at REAL NOT NULL       -- when it was written down last
 ) WITHOUT ROWID;
 """
 
@@ -187,15 +187,25 @@ def _checked(path: Path, connection: sqlite3.Connection, known: int) -> int:
         )
     damage = connection.execute('PRAGMA quick_check(1)').fetchone()[0]
     if damage != 'ok':
-        raise JournalError(
-            f'The journal {path} is damaged ({damage}): restore it from a copy. With a new file, everything that was '
-            'sent by this one would be sent, and paid for, again.'
-        )
+        raise _damaged(path, damage)
     return int(version)
+
+
+def _damaged(path: Path, damage: str) -> JournalError:
+    return JournalError(
+        f'The journal {path} is damaged ({damage}): restore it from a copy. With a new file, everything that was sent '
+        'by this one would be sent, and paid for, again.'
+    )
 
 
 def unusable(path: Path, error: Exception) -> JournalError:
     """The error for a journal that SQLite, or the file system, cannot work with."""
+    if isinstance(error, sqlite3.DatabaseError) and 'malformed' in str(error):
+        return _damaged(path, str(error))
+    if isinstance(error, sqlite3.DatabaseError) and 'not a database' in str(error):
+        return JournalError(
+            f'{path} is no journal, or its beginning was overwritten: give the journal a path of its own.'
+        )
     return JournalError(
         f'The journal {path} cannot be used: {error}. Nothing is sent without it: give `journal=` a file that can be '
         'written, on a disk of this machine.'

@@ -42,6 +42,8 @@ _LIVENESS_SECONDS = 1.0
 class _Operation:
     work: Callable[[sqlite3.Connection], Any]
     future: Future[Any]
+    apart: bool = False
+    """Whether it is done outside of every transaction."""
 
 
 class Store:
@@ -107,7 +109,7 @@ class Store:
         """
         return await asyncio.wrap_future(self.post(work))
 
-    def post(self, work: Callable[[sqlite3.Connection], T]) -> Future[T]:
+    def post(self, work: Callable[[sqlite3.Connection], T], *, apart: bool = False) -> Future[T]:
         """Have `work` done, in the order that it was asked for, without waiting for it."""
         future: Future[T] = Future()
         if self.closed:
@@ -115,7 +117,7 @@ class Store:
             return future
         # Whoever asked may be cancelled, which must not undo it.
         future.set_running_or_notify_cancel()
-        self._operations.put(_Operation(work, future))
+        self._operations.put(_Operation(work, future, apart))
         return future
 
     def compact(self) -> Future[None]:
@@ -124,13 +126,10 @@ class Store:
         def work(connection: sqlite3.Connection) -> None:
             if self.others:
                 return
-            # It must be in no transaction, and what else is asked for meanwhile waits.
-            connection.execute('COMMIT')
             connection.execute('VACUUM')
             connection.execute('PRAGMA wal_checkpoint(TRUNCATE)')
-            connection.execute('BEGIN')
 
-        return self.post(work)
+        return self.post(work, apart=True)
 
     def close(self) -> None:
         """End this process's session, after what was asked for has been done."""
@@ -150,9 +149,13 @@ class Store:
             batch = self._next()
             ending = None in batch
             operations = [operation for operation in batch if operation is not None]
-            if operations:
+            if together := [operation for operation in operations if not operation.apart]:
                 with self.busy:
-                    self._transact(operations)
+                    self._transact(together)
+            for operation in operations:
+                if operation.apart:
+                    with self.busy:
+                        self._do_apart(operation)
             if time.monotonic() - self._renewed >= LEASE_SECONDS:
                 self._renew()
             if ending:
@@ -198,10 +201,18 @@ class Store:
                 for operation in operations:
                     self._transact([operation])
                 return
-            failure = unusable(self.path, error) if isinstance(error, sqlite3.Error) else error
+            failure = unusable(self.path, error) if isinstance(error, sqlite3.Error | OSError) else error
             operations[0].future.set_exception(failure)
             return
         for operation, result in done:
+            operation.future.set_result(result)
+
+    def _do_apart(self, operation: _Operation) -> None:
+        try:
+            result = operation.work(self._connection)
+        except Exception as error:
+            operation.future.set_exception(unusable(self.path, error) if isinstance(error, sqlite3.Error) else error)
+        else:
             operation.future.set_result(result)
 
     def _refuse_another_file(self) -> None:
@@ -309,6 +320,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def close(path: Path) -> None:
+    """End this process's session with the journal at `path`, if it has one."""
+    with _opening:
+        store = _stores.pop(path.expanduser().resolve(), None)
+    if store is not None:
+        store.close()
 
 
 def close_all() -> None:

@@ -20,7 +20,7 @@ from pydantic_ai_batch.exceptions import CreateUnsettled, JournalError, copy_of
 from pydantic_ai_batch.lanes.base import Lane
 
 from .digests import Fingerprint
-from .ledger import Claim, Ledger
+from .ledger import Claim, Ledger, Place
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -89,12 +89,23 @@ class Takeovers:
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._tidied: set[str] = set()
         self._told: set[str] = set()
-        """What processes were said to be waited for."""
+        """What was said already: of which batches, and of which processes."""
         self._closed = False
 
     def close(self) -> None:
         """Let go of the requests that wait for what another process does. The next start goes on."""
         self._closed = True
+
+    def tell(self, place: Place) -> None:
+        """Say, once for each batch, that requests are in a batch of an earlier run."""
+        batch, journal = place.batch, self.ledger.store.path.name
+        if batch.id in self._told:
+            return
+        self._told.add(batch.id)
+        if place.answered:
+            _log.info('Answers of batch %s are read from the journal %s.', batch.id, journal)
+        else:
+            _log.info('Batch %s of an earlier run is taken over from the journal %s.', batch.id, journal)
 
     async def claim(self, lane: Lane, fingerprint: Fingerprint) -> Claim:
         """Take a request over from an earlier process, or write it down, and find out where it is.
