@@ -163,7 +163,13 @@ async def test_a_job_that_the_journal_does_not_have_is_said(
 ):
     model = lane_model(fake)
     for call in (check_batch, wait_batch, cancel_batch):
-        with pytest.raises(UserError, match='no job'):
+        # A path that was mistyped makes no file.
+        with pytest.raises(UserError, match=f'There is no journal {path}'):
+            await clock.run(call('unknown', model, journal=path, clock=clock))
+    assert not path.exists()
+    await clock.run(by_list(model, ROWS, path, clock))
+    for call in (check_batch, wait_batch, cancel_batch):
+        with pytest.raises(UserError, match='has no job'):
             await clock.run(call('unknown', model, journal=path, clock=clock))
         with pytest.raises(UserError, match='journal='):
             await clock.run(call('unknown', model, clock=clock))

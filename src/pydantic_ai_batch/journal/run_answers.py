@@ -7,7 +7,7 @@ not.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from pydantic_ai.exceptions import UnexpectedModelBehavior
@@ -67,6 +67,8 @@ def answers_of_run() -> Generator[None]:
         answers.let_go()
         raise
     finally:
-        _running.reset(token)
+        # A run that nobody awaits any more is closed elsewhere, where there is nothing to reset.
+        with suppress(ValueError):
+            _running.reset(token)
     if outer is not None:
         answers.hand_up(outer)
