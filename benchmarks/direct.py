@@ -124,7 +124,7 @@ def _timers(case: str, model: OpenAIResponsesModel) -> Timers:
 def _watch_ours(timers: Timers) -> None:
     from pydantic_ai_batch import chunks, creation, direct, lifecycle
     from pydantic_ai_batch.codec import NativeCodec
-    from pydantic_ai_batch.lanes import openai
+    from pydantic_ai_batch.lanes import openai, openai_shape
     from pydantic_ai_batch.lanes.base import Payload
 
     timers.watch('checking the call', direct, 'check_requests')
@@ -133,8 +133,8 @@ def _watch_ours(timers: Timers) -> None:
     timers.watch('framing into the payload', Payload, 'add')
     timers.watch('upload and create', creation, 'submit')
     timers.watch('checks', openai.OpenAILane, 'status')
-    timers.watch('parsing result lines', openai, 'parse_object')
-    timers.watch('reading results off them', openai, '_read_line')
+    timers.watch('parsing result lines', openai_shape, 'parse_object')
+    timers.watch('reading results off them', openai_shape, '_read_line')
     timers.watch('around batch_decode', NativeCodec, 'decode')
     timers.watch('download, and the rest of reading', lifecycle.BatchWatch, '_read')
 

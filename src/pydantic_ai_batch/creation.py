@@ -19,11 +19,12 @@ from pydantic_ai.models.batch import Batch
 from .clock import Clock, sleep_until_due, utc
 from .exceptions import CreateUnsettled, brief
 from .journal.ledger import Ledger, is_kept
-from .lanes.base import Lane, ListingIncomplete, NotCreated, Payload, Sought, Undecided
+from .lanes.base import Lane, ListingIncomplete, NotCreated, NotReadYet, Payload, Sought, Undecided
 from .lanes.errors import shown_url
 from .lifecycle import give_up
 from .policy import (
     NEVER_SENT_DELAYS,
+    READ_DELAYS,
     SETTLE_INTERVALS,
     SETTLE_MARGIN,
     SETTLE_OFFSETS,
@@ -99,11 +100,19 @@ async def submit(
 async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable[[], None]) -> Batch:
     # From the first time on, as a batch of an earlier one may turn up late.
     since = utc(clock) - SETTLE_MARGIN
-    never_sent = 0
+    never_sent = reads = 0
     proven_absent = False
     while True:
         try:
             return _submitted(lane, payload, await lane.create(payload), clock)
+        except NotReadYet as unread:
+            if reads == len(READ_DELAYS):
+                await discard(lane, payload)
+                raise ModelAPIError(lane.model.model_name, str(unread)) from unread
+            _log.info('%s Looking again in %g s.', unread, READ_DELAYS[reads])
+            await sleep_until_due(clock, READ_DELAYS[reads])
+            reads += 1
+            continue
         except NotCreated as upload:
             error = upload.__cause__
             assert isinstance(error, ModelAPIError)
@@ -195,7 +204,7 @@ async def _look_for(lane: Lane, payload: Sought, since: datetime, clock: Clock, 
         looks += 1
         if looks < len(SETTLE_OFFSETS) and lane.info.findable:
             await sleep_until_due(clock, SETTLE_OFFSETS[looks] - SETTLE_OFFSETS[looks - 1])
-        elif running and not overdue(lost_at, lane.window, utc(clock)):
+        elif running and not overdue(lost_at, lane.window_of(payload.group), utc(clock)):
             # A batch that may be this one has to end first. Whoever waits would wait for it just as long.
             await sleep_until_due(clock, poll_delay(looks - len(SETTLE_OFFSETS), *SETTLE_INTERVALS))
         elif proven:

@@ -48,6 +48,10 @@ class LaneNotBuilt(NoBatchLane):
     """The model's provider has a batch API, which this package does not serve yet."""
 
 
+class LaneDependencyMissing(UserError):
+    """The SDK of a lane is not installed. The message names the extra that installs it. Other lanes work without."""
+
+
 class JournalError(UserError):
     """The journal cannot be used: it is damaged, cannot be written, or a later version of this package wrote it."""
 

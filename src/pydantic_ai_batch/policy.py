@@ -25,6 +25,9 @@ from pydantic_ai.models.batch import BatchResult
 NEVER_SENT_DELAYS = (1.0, 5.0, 25.0)
 """Seconds before a create that never reached the provider is sent again, each time."""
 
+READ_DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, *[30.0] * 19)
+"""Seconds between looks at a file that the provider has to read before it makes a batch of it: ten minutes in all."""
+
 SETTLE_OFFSETS = (0.0, 5.0, 30.0, 120.0)
 """Seconds after a create's reply was lost at which the provider's listing is read for the batch."""
 

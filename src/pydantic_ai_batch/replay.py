@@ -9,6 +9,7 @@ no mapping is written twice, and a batched request, response or error is what th
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _SUPPRESS = 'suppress_instrumentation'
 """The key of OpenTelemetry's context by which instrumentations of SDKs and HTTP clients stay silent."""
+
+_ON_HTTPX = frozenset({'groq'})
+"""The SDKs that are built on the older of the two packages of httpx."""
 
 _STREAM_KEYS = ('stream', 'stream_options')
 
@@ -70,7 +74,7 @@ def with_client(model: Model, client: object) -> Model:
 def _shadow_client(model: Model) -> object:
     """The user's SDK client, with its settings, over an HTTP client that sends nothing."""
     client = cast('Any', model).client
-    http_client = _http_client()
+    http_client = _http_client(client)
     if type(client).__module__.split('.')[0] == 'google':
         from google.genai import Client
         from google.genai.types import HttpOptions, HttpRetryOptions
@@ -80,22 +84,26 @@ def _shadow_client(model: Model) -> object:
             base_url=model.base_url, httpx_async_client=http_client, retry_options=HttpRetryOptions(attempts=1)
         )
         return Client(api_key='none', http_options=options)
+    if type(client).__module__.split('.')[0] == 'mistralai':
+        from mistralai.client import Mistral
+
+        # Nor has this one.
+        return Mistral(api_key='none', server_url=model.base_url, async_client=http_client)
     return client.with_options(http_client=http_client, max_retries=0)
 
 
-def _http_client() -> httpx2.AsyncClient:
-    import httpx2
+def _http_client(client: object) -> httpx2.AsyncClient:
+    """What sends nothing for an SDK's client, of the HTTP package that the SDK is built on."""
+    httpx = importlib.import_module('httpx' if type(client).__module__.split('.')[0] in _ON_HTTPX else 'httpx2')
 
-    class Client(httpx2.AsyncClient):
-        """Answers before there is anything to log or trace, as nothing is sent."""
+    async def send(self: Any, request: Any, **_: Any) -> Any:
+        exchange = _exchange.get()
+        exchange.sent.append((request.url.path, await request.aread()))
+        headers = {'content-type': 'application/json'}
+        return httpx.Response(exchange.status_code, content=exchange.body, headers=headers, request=request)
 
-        async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
-            exchange = _exchange.get()
-            exchange.sent.append((request.url.path, await request.aread()))
-            headers = {'content-type': 'application/json'}
-            return httpx2.Response(exchange.status_code, content=exchange.body, headers=headers, request=request)
-
-    return Client()
+    # Answers before there is anything to log or trace, as nothing is sent.
+    return cast('httpx2.AsyncClient', type('Client', (httpx.AsyncClient,), {'send': send})())
 
 
 @contextmanager

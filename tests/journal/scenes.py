@@ -227,7 +227,14 @@ async def killed_at(reached: asyncio.Event, call: Coroutine[Any, Any, Any], cloc
 # The wire
 
 
-CREATE = {'openai': '/v1/batches', 'anthropic': '/messages/batches', 'google': ':batchGenerateContent'}
+CREATE = {
+    'openai': '/v1/batches',
+    'anthropic': '/messages/batches',
+    'google': ':batchGenerateContent',
+    'mistral': '/batch/jobs',
+    **dict.fromkeys(('azure', 'groq', 'together', 'deepinfra', 'xai'), '/batches'),
+    'fireworks': '/batchInferenceJobs',
+}
 """What the path of the call ends in that creates a batch."""
 
 

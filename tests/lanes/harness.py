@@ -11,13 +11,23 @@ from pydantic_ai import ModelRequest
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
+from pydantic_ai.models.groq import GroqModel
+from pydantic_ai.models.mistral import MistralModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.azure import AzureProvider
+from pydantic_ai.providers.deepseek import DeepSeekProvider
+from pydantic_ai.providers.fireworks import FireworksProvider
 from pydantic_ai.providers.google import GoogleProvider
+from pydantic_ai.providers.groq import GroqProvider
+from pydantic_ai.providers.mistral import MistralProvider
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.providers.together import TogetherProvider
 
 from pydantic_ai_batch import BatchRequest
-from pydantic_ai_batch.lanes import google
+from pydantic_ai_batch.lanes import google, mistral
+from pydantic_ai_batch.providers import DeepInfraProvider, XAILanguageProvider
 from pydantic_ai_batch.testing import FakeProviders, FakeRequest
 
 from .native_model import FakeService, NativeModel
@@ -35,9 +45,15 @@ class Harness:
     """Makes a model with a key, and returns it with the client to close, if it has one."""
     download: str = 'download'
     """The operation in which results come."""
+    look: str = 'list'
+    """The operation that a batch is looked for with if the reply to its creation was lost."""
     delete: str | None = None
     """The operation that deletes an uploaded file, if the lane uploads one."""
     refused: int = 400
+    states_status: bool = True
+    """Whether the HTTP status of a failed row is on the wire."""
+    files: int = 1
+    """How many files the results of a batch are in."""
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])
     """What there is none of, and why not: a test that is about one of these is skipped."""
 
@@ -61,6 +77,55 @@ def _chat(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return OpenAIChatModel('gpt-5-mini', provider=OpenAIProvider(openai_client=client)), client
 
 
+def _groq(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.groq.client(api_key=key, max_retries=0)
+    return GroqModel('llama-3.3-70b-versatile', provider=GroqProvider(groq_client=client)), client
+
+
+def _mistral(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.mistral.client(api_key=key)
+    model = MistralModel('mistral-small-latest', provider=MistralProvider(mistral_client=client))
+    return model, client.sdk_configuration.async_client
+
+
+def _azure(model_class: Any) -> Callable[[FakeProviders, str], tuple[Model, Any]]:
+    def make(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+        client = fake.azure.client(api_key=key, max_retries=0)
+        return model_class('gpt-5-mini', provider=AzureProvider(openai_client=client)), client
+
+    return make
+
+
+def _deepinfra(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.deepinfra.client(api_key=key, max_retries=0)
+    return OpenAIChatModel('Qwen/Qwen3-32B', provider=DeepInfraProvider(openai_client=client)), client
+
+
+def _together(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.together.client(api_key=key, max_retries=0)
+    return OpenAIChatModel('Qwen/Qwen3.5-9B', provider=TogetherProvider(openai_client=client)), client
+
+
+def _fireworks(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.fireworks.client(api_key=key, max_retries=0)
+    name = 'accounts/fireworks/models/gpt-oss-20b'
+    return OpenAIChatModel(name, provider=FireworksProvider(openai_client=client)), client
+
+
+def _xai(model_class: Any) -> Callable[[FakeProviders, str], tuple[Model, Any]]:
+    def make(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+        client = fake.xai.client(api_key=key, max_retries=0)
+        return model_class('grok-4.3', provider=XAILanguageProvider(openai_client=client)), client
+
+    return make
+
+
+def _compatible(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.openai.client(api_key=key, max_retries=0)
+    profile = OpenAIModelProfile(openai_supports_batch_api=True)
+    return OpenAIChatModel('qwen3', provider=DeepSeekProvider(openai_client=client), profile=profile), client
+
+
 def _anthropic(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     client = fake.anthropic.client(api_key=key, max_retries=0)
     return AnthropicModel('claude-haiku-4-5', provider=AnthropicProvider(anthropic_client=client)), client
@@ -81,10 +146,23 @@ _INLINE = {
     'download': 'its results come with its status',
     'lines': 'its results are no lines',
 }
+_NO_PRICE = {'price': 'genai-prices has no batch price of it'}
+_NO_END = {'window': 'its batches never end by themselves'}
 _UNKNOWN = {
     'price': "the price of a model of one's own is not known",
     'window': 'no window of it is known, so it is waited for until it ends',
     'lines': 'its results are no lines',
+}
+_XAI = {
+    **_NO_UPLOAD,
+    **_NO_END,
+    'price': 'its batch price is four fifths of the live one',
+    'word': 'its batches have no status, which is derived from their counts',
+}
+_FIREWORKS = {
+    **_NO_PRICE,
+    'cancel': 'it has no call that cancels a batch',
+    'retention': 'its results are kept until their owner deletes them',
 }
 
 HARNESSES = [
@@ -94,12 +172,38 @@ HARNESSES = [
     Harness('google-inline', 'google', 'google', _google, download='status', lacks=_INLINE | _NO_UPLOAD),
     Harness('google-file', 'google', 'google', _google, delete='delete_file'),
 ]
-"""The lanes of providers, whose real SDK clients talk to a fake over HTTP."""
+"""One lane of each kind, whose real SDK clients talk to a fake over HTTP."""
 
 NATIVE = Harness('native', 'native', FakeService.name, _native, lacks=_UNKNOWN | _NO_UPLOAD)
 """The lane of models that bring batch methods of their own, with nothing on a wire."""
 
 ALL = [*HARNESSES, NATIVE]
+"""The lanes that each suite is run over."""
+
+MORE = [
+    Harness('groq', 'groq', 'groq', _groq, delete='delete', lacks=_NO_PRICE),
+    Harness('mistral-inline', 'mistral', 'mistral', _mistral, download='status', lacks=_INLINE | _NO_UPLOAD),
+    Harness('mistral-file', 'mistral', 'mistral', _mistral, delete='delete'),
+    Harness('azure', 'azure', 'azure', _azure(OpenAIChatModel), delete='delete', files=2, lacks=_NO_PRICE | _NO_END),
+    Harness(
+        'azure-responses',
+        'azure',
+        'azure',
+        _azure(OpenAIResponsesModel),
+        delete='delete',
+        files=2,
+        lacks=_NO_PRICE | _NO_END,
+    ),
+    Harness('together', 'together', 'together', _together, delete='delete', states_status=False, lacks=_NO_PRICE),
+    Harness('fireworks', 'fireworks', 'fireworks', _fireworks, look='status', delete='delete', lacks=_FIREWORKS),
+    Harness('deepinfra', 'deepinfra', 'deepinfra', _deepinfra, delete='delete', lacks=_NO_PRICE),
+    Harness('xai-chat', 'xai', 'xai', _xai(OpenAIChatModel), states_status=False, lacks=_XAI),
+    Harness('xai-responses', 'xai', 'xai', _xai(OpenAIResponsesModel), states_status=False, lacks=_XAI),
+    Harness('compatible', 'openai-compatible', 'openai', _compatible, delete='delete', lacks=_NO_PRICE),
+]
+"""Lanes that are made of the same parts, which the contract suite is run over too."""
+
+EVERY = [*ALL, *MORE]
 
 
 def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
@@ -107,7 +211,11 @@ def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
     if name == 'google-file':
         # So that a batch of a few rows is too large to be sent inline.
         monkeypatch.setattr(google, 'INLINE_BYTES', 0)
-    return next(harness for harness in ALL if harness.name == name)
+    if name == 'mistral-file':
+        monkeypatch.setattr(mistral, 'INLINE_BYTES', 0)
+    if name == 'fireworks':
+        monkeypatch.setenv('FIREWORKS_ACCOUNT_ID', 'test')
+    return next(harness for harness in EVERY if harness.name == name)
 
 
 async def close(client: Any) -> None:

@@ -503,7 +503,7 @@ async def test_a_batch_is_cancelled_with_the_last_run_that_waits_for_it(homemade
 
 async def test_a_batch_that_takes_weeks_is_waited_for(homemade: Homemade, clock: ManualClock):
     homemade.processing = timedelta(weeks=3)
-    assert lane_for(homemade).window is None
+    assert lane_for(homemade).window_of('') is None
     assert await run(clock, homemade) == ANSWERS
 
 

@@ -27,7 +27,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch import LANES, Lane, LaneInfo, lane_for
-from pydantic_ai_batch.lanes import openai as openai_lane
+from pydantic_ai_batch.lanes import openai_shape
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Stray
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
@@ -594,7 +594,7 @@ async def test_the_fake_and_the_lane_agree_on_a_whole_life(
 
 @pytest.mark.parametrize('info', LANES.values(), ids=LANES)
 def test_every_fact_about_a_lane_has_a_source(info: LaneInfo):
-    ours = {'name', 'title', 'models', 'sources'}
+    ours = {'name', 'title', 'models', 'sources', 'key_variables', 'verified'}
     facts = {field.name for field in fields(info)} - ours
     known = {name for name in facts if getattr(info, name) is not None}
     assert known - info.sources.keys() == set()
@@ -622,7 +622,7 @@ def test_a_body_that_is_cut_out_of_its_line_is_the_body(body: dict[str, Any], es
         'error': None,
     }
     text = json.dumps(line, ensure_ascii=escaped, separators=separators)
-    read = openai_lane._read_line(text.encode('utf-8', 'surrogatepass'))
+    read = openai_shape._read_line(text.encode('utf-8', 'surrogatepass'))
     if isinstance(read, Stray):
         # A lone surrogate that is not escaped is no UTF-8.
         assert read.custom_id == 'tag-7'

@@ -98,6 +98,11 @@ def gemini() -> dict[str, Any]:
     return spec
 
 
+@cache
+def together() -> dict[str, Any]:
+    return read('together_batch_files.openapi.json')
+
+
 # Validators
 
 
@@ -123,6 +128,14 @@ def schema(name: str) -> jsonschema_rs.Validator:
         if name in spec['components']['schemas']
     )
     return validator(spec, name)
+
+
+@cache
+def sdk_model(sdk: str, name: str) -> jsonschema_rs.Validator:
+    """The validator of a reply, as the models of a provider's SDK have it."""
+    models = read('sdk_batch_models.jsonschema.json')[sdk]['models']
+    (schema,) = [schema for of, schema in models.items() if of.endswith(f':{name}')]
+    return jsonschema_rs.Draft202012Validator(schema)
 
 
 @cache

@@ -22,7 +22,7 @@ from pydantic_ai_batch.testing import Call, FakeProviders, FakeRequest, FakeTool
 from pydantic_ai_batch.testing.multipart import read_form
 
 from . import schemas
-from .schemas import SPECS, endpoints, schema
+from .schemas import SPECS, endpoints, schema, validator
 
 pytestmark = pytest.mark.skipif(not SPECS.is_dir(), reason='the published specs are not on this machine')
 
@@ -68,7 +68,7 @@ class Traffic:
 
     def requests(self) -> list[dict[str, Any]]:
         """The body of each request that went into a batch."""
-        if self.harness.lane == 'openai':
+        if self.harness.lane in ('openai', 'together'):
             return [line['body'] for file in self.files() for line in file]
         if self.harness.name == 'google-file':
             return [line['request'] for file in self.files() for line in file]
@@ -137,13 +137,14 @@ Observe = Callable[[str], Awaitable[Traffic]]
 # Control calls
 
 
-@pytest.mark.parametrize('name', [harness.name for harness in HARNESSES])
+@pytest.mark.parametrize('name', [*(harness.name for harness in HARNESSES), 'together'])
 async def test_every_call_is_one_of_the_spec(name: str, observe: Observe) -> None:
     traffic = await observe(name)
     described = {
         'openai': lambda: endpoints(schemas.openai_control(), '/openai/v1'),
         'anthropic': lambda: endpoints(schemas.anthropic(), '/anthropic'),
         'google': lambda: endpoints(schemas.gemini(), '/google'),
+        'together': lambda: endpoints(schemas.together(), '/together/v1'),
     }[traffic.harness.lane]()
     operations = {call.operation for call in traffic.calls}
     assert operations >= {'create', 'status', 'list', 'cancel', traffic.harness.download}
@@ -176,6 +177,50 @@ async def test_openai_batches_are_created_as_the_spec_says(name: str, observe: O
             schema('BatchRequestInput').validate(line)
         assert {line['url'] for line in file} == {endpoint}
         assert len({line['custom_id'] for line in file}) == len(file)
+
+
+async def test_together_batches_are_created_as_the_spec_says(observe: Observe) -> None:
+    traffic = await observe('together')
+    for create in traffic.json('create'):
+        validator(schemas.together(), 'CreateBatchRequest').validate(create)
+    for file in traffic.files():
+        assert all(line.keys() == {'custom_id', 'body'} for line in file)
+
+
+@pytest.mark.parametrize(
+    ('name', 'sdk', 'replies'),
+    [
+        ('groq', 'groq', {'create': 'BatchCreateResponse', 'status': 'BatchCreateResponse'}),
+        ('together', 'together', {'create': 'BatchCreateResponse', 'status': 'BatchJob'}),
+    ],
+)
+async def test_the_fakes_reply_as_the_models_of_the_providers_sdk_say(
+    name: str, sdk: str, replies: dict[str, str], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = harness_of(name, monkeypatch)
+    seen: dict[str, list[Any]] = {}
+    with FakeProviders(answer, clock=clock) as fake:
+        model, client = harness.make(fake, 'test')
+
+        async def note(response: Any) -> None:
+            await response.aread()
+            operation = 'create' if response.request.method == 'POST' else 'status'
+            if ('/batches' in response.request.url.path and not response.request.url.path.endswith('/batches')) or (
+                operation == 'create' and response.request.url.path.endswith('/batches')
+            ):
+                seen.setdefault(operation, []).append(response.json())
+
+        client._client.event_hooks = {'response': [note]}
+        await clock.run(
+            model_request_batch(
+                model, [BatchRequest(custom_id='1', messages=[ModelRequest.user_text_prompt('row')])], clock=clock
+            )
+        )
+        await close(client)
+    for operation, of in replies.items():
+        assert seen[operation]
+        for reply in seen[operation]:
+            schemas.sdk_model(sdk, of).validate(reply)
 
 
 async def test_anthropic_batches_are_created_as_the_spec_says(observe: Observe) -> None:

@@ -79,6 +79,15 @@ INFO = LaneInfo(
     listing_proves_absence=True,
     ordered=False,
     cancellable=True,
+    repeatable='nothing',
+    webhooks=False,
+    results_while_running=False,
+    results_as='a stream',
+    allowlist=False,
+    reports_tier=True,
+    refused='`stream`, fast mode, threads, `max_tokens` of 0',
+    key_variables=('ANTHROPIC_API_KEY',),
+    verified=('recording', 'spec'),
     sources={
         'endpoints': "spec: Anthropic's API description, version 195",
         'transport': "spec: Anthropic's API description, version 195",
@@ -94,6 +103,14 @@ INFO = LaneInfo(
         'listing_proves_absence': 'spec: the listing returns every batch with its time and its counts',
         'ordered': "spec: Anthropic's API description, version 195",
         'cancellable': "spec: Anthropic's API description, version 195",
+        'repeatable': "spec: Anthropic's API description, version 195",
+        'webhooks': "spec: Anthropic's SDK, August 2026",
+        'results_while_running': 'recording: the results of a running batch are a 404',
+        'results_as': "spec: Anthropic's API description, version 195",
+        'allowlist': 'documentation: batch processing, August 2026',
+        'reports_tier': 'recording: `usage.service_tier` is `batch`',
+        'refused': 'documentation: batch processing, August 2026',
+        'listable': "spec: Anthropic's API description, version 195",
     },
 )
 
@@ -219,6 +236,11 @@ class AnthropicLane(ClientLane):
         if unclear and not found:
             raise ListingIncomplete('A batch of as many requests does not show whose it is.')
         return sorted(found, key=lambda batch: batch.created_at)
+
+    async def listing(self) -> AsyncGenerator[Batch]:
+        """The batches that Anthropic has for this model's workspace, newest first."""
+        async for batch in self._made_since(UNKNOWN_TIME, await self.identity()):
+            yield batch
 
     async def _made_since(self, since: datetime, group: str) -> AsyncIterator[Batch]:
         import httpx2

@@ -15,7 +15,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import IO, Any, ClassVar, Literal, Self, cast
 
-from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
@@ -97,7 +97,10 @@ class LaneInfo:
     """What its words for the state of a batch mean. A word that is not here counts as running."""
 
     windows: tuple[timedelta, ...]
-    """The windows that a batch is given to end in; the first is the one used."""
+    """The windows that a batch can be given to end in; the first is the one used unless another is asked for."""
+
+    window_step: timedelta | None = None
+    """Where any window from the shortest to the longest of them is taken, how finely."""
 
     expires: bool
     """Whether a batch ends when its window has passed, whatever was finished by then."""
@@ -122,6 +125,39 @@ class LaneInfo:
 
     cancellable: bool
     """Whether a batch can be cancelled."""
+
+    listable: bool = True
+    """Whether the provider lists its batches."""
+
+    repeatable: str | None = None
+    """What makes a create that is sent twice return one batch; `nothing` where nothing does."""
+
+    webhooks: bool | None = None
+    """Whether the provider can call back when a batch has ended."""
+
+    results_while_running: bool | None = None
+    """Whether results can be read before the batch has ended."""
+
+    results_as: str | None = None
+    """How results come: as `files`, a `stream`, `pages`, or inside the batch (`inline`)."""
+
+    allowlist: bool | None = None
+    """Whether only some models can be batched, which the provider lists."""
+
+    reports_tier: bool | None = None
+    """Whether an answer says that it was run in a batch."""
+
+    refused: str | None = None
+    """What a live request can ask for and a batched one cannot."""
+
+    plan: str | None = None
+    """The plan that an account needs."""
+
+    key_variables: tuple[str, ...] = ()
+    """The environment variables that the key is looked for in."""
+
+    verified: tuple[str, ...] = ()
+    """What our code was tried against: `recording`, `spec`, `independent server`, `live`."""
 
     sources: Mapping[str, str]
     """Where each fact is from, by field name, with how sure it is: recording, spec, documentation, code or guess."""
@@ -171,6 +207,10 @@ class NotCreated(Exception):
 
     The provider's error is the cause. Trying again costs nothing twice.
     """
+
+
+class NotReadYet(NotCreated):
+    """The provider is still reading what was uploaded, before it makes a batch of it. The message says what."""
 
 
 class ListingIncomplete(Exception):
@@ -234,9 +274,12 @@ class Payload(Sought):
         self._file.write(lane.prefix)
         self._sealed = False
 
-    def add(self, body: bytes, entry: int | None = None) -> str:
-        """Add a request's encoded body, and what it is in a journal, and return its ID on the wire."""
-        wire_id = f'{self.tag}-{self.count}'
+    def add(self, body: bytes, entry: int | None = None, *, wire_id: str | None = None) -> str:
+        """Add a request's encoded body, and what it is in a journal, and return its ID on the wire.
+
+        That is made of the tag, unless another one is given.
+        """
+        wire_id = wire_id or f'{self.tag}-{self.count}'
         framed = self._lane.frame(wire_id, body)
         if self.count:
             framed = self._lane.separator + framed
@@ -268,6 +311,19 @@ class Payload(Sought):
         self.close()
 
 
+def _is_between(window: timedelta, info: LaneInfo) -> bool:
+    """Whether a window is taken without being named."""
+    return (
+        info.window_step is not None
+        and min(info.windows) <= window <= max(info.windows)
+        and not window % info.window_step
+    )
+
+
+def _hours(window: timedelta) -> str:
+    return f'{window.total_seconds() / 3600:g}'
+
+
 @dataclass
 class Lane(ABC):
     """One provider's batch API, through the client that a model holds.
@@ -283,6 +339,12 @@ class Lane(ABC):
 
     codec: Codec = field(repr=False)
     """Turns the model's requests into provider bodies, and provider bodies into responses."""
+
+    asked_window: timedelta | None = field(default=None, init=False)
+    """The window that batches are asked to end in; `None` is the lane's own."""
+
+    _windowed: dict[str, str] = field(default_factory=dict[str, str], init=False, repr=False, compare=False)
+    """Group keys with that window in them."""
 
     info: ClassVar[LaneInfo]
 
@@ -314,10 +376,39 @@ class Lane(ABC):
         enclosed = min(max_bytes or limit, limit) - len(self.prefix) - len(self.suffix) + len(self.separator)
         return min(enclosed, self.model.batch_max_bytes or sys.maxsize)
 
-    @property
-    def window(self) -> timedelta | None:
-        """The window its batches are created with; `None` if they never end by themselves."""
-        return self.info.windows[0] if self.info.expires else None
+    def ask(self, window: timedelta | None) -> Self:
+        """Have batches end in a window, and return the lane; `None` leaves it the lane's own.
+
+        Raises:
+            UserError: The lane has no such window.
+        """
+        info = self.info
+        if window is not None and window not in info.windows and not _is_between(window, info):
+            hours = [_hours(taken) for taken in sorted(info.windows)]
+            taken = f'from {hours[0]} to {hours[-1]} hours' if info.window_step else f'{" or ".join(hours)} hours'
+            raise UserError(
+                f'`window` must be {taken} for {info.title}, and not {_hours(window)}.'
+                if hours
+                else f'`window` cannot be set for {info.title}.'
+            )
+        self.asked_window = window if window is not None and window != info.windows[0] else None
+        return self
+
+    def window_of(self, group: str) -> timedelta | None:
+        """The window that a batch of a group is created with; `None` if it never ends by itself."""
+        if not self.info.expires:
+            return None
+        hours = compat.window_of(group)
+        return timedelta(hours=hours) if hours is not None else self.info.windows[0]
+
+    def _in_window(self, group: str) -> str:
+        """A group key with the window in it that was asked for."""
+        if self.asked_window is None:
+            return group
+        if (windowed := self._windowed.get(group)) is None:
+            hours = round(self.asked_window.total_seconds() / 3600)
+            windowed = self._windowed[group] = compat.with_window(group, hours)
+        return windowed
 
     @property
     def model_reference(self) -> str:
@@ -326,7 +417,8 @@ class Lane(ABC):
 
     async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
         """Encode a request as the model would send it live."""
-        return await self.codec.encode(self.model, request)
+        encoded = await self.codec.encode(self.model, request)
+        return encoded if self.asked_window is None else replace(encoded, group=self._in_window(encoded.group))
 
     async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
         """Decode a result as the model would read it live, or raise the error that it would raise live."""
@@ -343,7 +435,7 @@ class Lane(ABC):
 
     async def identity(self) -> str:
         """The group of this model's requests: a digest of its endpoint and credential, and what else they share."""
-        return await self.codec.group(self.model)
+        return self._in_window(await self.codec.group(self.model))
 
     @cached_property
     def _overhead(self) -> int:
@@ -394,6 +486,15 @@ class Lane(ABC):
             ListingIncomplete: The listing ended before that time was reached.
             Undecided: A batch may be one of them, which shows only when it has ended.
         """
+
+    def listing(self) -> AsyncGenerator[Batch]:
+        """The batches that the provider has for this model's credential, newest first, of whatever model and program.
+
+        Raises:
+            ListingIncomplete: The provider answered with something that is no listing, or has more than can be read.
+            UserError: The lane has no listing.
+        """
+        raise UserError(f'{self.info.title} cannot list its batches.')
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
         """Find, by its name, what was uploaded for a batch by a process that ended before it could say so.

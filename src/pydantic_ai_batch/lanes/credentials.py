@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model
 from pydantic_ai.models.batch import BatchRequest, EncodedBatchRequest
 
 from pydantic_ai_batch import compat
@@ -93,20 +94,62 @@ class ClientLane(Lane):
 
         Requests of different credentials could share a batch, which one of them could not read, or should not.
         """
-        client = self._users_client
-        does = next(
-            (does for name, does in self.made_per_call.items() if getattr(client, name, None) is not None), None
-        )
-        if does is None and getattr(_http_client(client), 'auth', None) is not None:
-            does = 'leaves its credential to the `auth` of its HTTP client'
-        if does is None and getattr(_googles_options(client), 'aiohttp_client', None) is not None:
-            does = 'asks through an `aiohttp_client`, which may add a credential of its own'
-        if does is not None:
+        if (does := self._hidden_credential()) is not None:
             raise UserError(
                 f'Model {self.model.model_id!r} cannot be batched: its client {does}, which may differ from call to '
                 'call, and a batch is made and read under one credential. Give the client an API key that stays the '
                 'same.'
             )
+
+    def _hidden_credential(self) -> str | None:
+        """What the client does, if its credential can change from call to call, or cannot be seen."""
+        client = self._users_client
+        does = next(
+            (does for name, does in self.made_per_call.items() if getattr(client, name, None) is not None), None
+        )
+        if does is None and getattr(client, 'api_key', None) == '':
+            # What a client that asks a function for its key shows.
+            does = 'has no API key of its own'
+        if does is None and getattr(_http_client(client), 'auth', None) is not None:
+            does = 'leaves its credential to the `auth` of its HTTP client'
+        if does is None and getattr(_googles_options(client), 'aiohttp_client', None) is not None:
+            does = 'asks through an `aiohttp_client`, which may add a credential of its own'
+        return does
+
+
+_OF_SDK = ('user-agent', 'accept', 'content-type', 'x-stainless-')
+"""What the names of headers begin with that say nothing of who asks."""
+
+
+async def client_group(model: Model, endpoint: str) -> str:
+    """The group key of the requests of a model that the framework has none for, by what its SDK client sends.
+
+    It holds digests alone: of the headers and the query of each call, and of the base URL.
+
+    Args:
+        model: The model, whose client is of the family that OpenAI's SDK is of.
+        endpoint: The path that its requests are for.
+    """
+    client = cast('Any', innermost(model)).client
+    layers = (client.default_headers, client.auth_headers)
+    headers = {name.lower(): value for layer in layers for name, value in layer.items() if isinstance(value, str)}
+    told = [item for item in headers.items() if not item[0].startswith(_OF_SDK)]
+    # Azure's client puts its key on each call by itself.
+    secrets = [client.api_key, getattr(client, '_azure_ad_token', None)]
+    credential = [sorted(told), secrets, sorted(map(repr, client.default_query.items()))]
+    return json.dumps(
+        {
+            'credential': _digest_of(credential),
+            'endpoint': _digest_of(str(client.base_url)),
+            'model': model.model_name,
+            'url': endpoint,
+        },
+        sort_keys=True,
+    )
+
+
+def _digest_of(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _additions(client: Any) -> list[tuple[str, str]]:

@@ -112,8 +112,6 @@ def sdk_errors(
         model_name: The model the call is made for.
         hint: Says, for a status and a body, what may help, if anything.
     """
-    import httpx2
-
     try:
         yield
     except sdk.APIStatusError as error:
@@ -128,15 +126,26 @@ def sdk_errors(
         raise connection_error(model_name, error) from error
     except sdk.APIError as error:
         raise ModelAPIError(model_name, error.message) from error
-    except httpx2.HTTPStatusError as error:
-        # A retrying transport of the user's raises this itself for a status that it gave up on.
-        raise http_error(model_name, error.response.status_code, None, headers=dict(error.response.headers)) from error
     except (ModelAPIError, UserError):
         raise
     except Exception as error:
-        # What breaks while a body is streamed reaches us as the transport raised it, and a transport of the user's may
-        # raise anything. Whatever it is, nobody knows what the provider did.
-        raise connection_error(model_name, error) from error
+        raise transport_error(model_name, error) from error
+
+
+def transport_error(model_name: str, error: Exception) -> ModelAPIError:
+    """The error for what reaches us as the transport raised it: what breaks while a body is streamed, for one."""
+    if (response := _given_up_on(error)) is not None:
+        return http_error(model_name, response.status_code, None, headers=dict(response.headers))
+    # A transport of the user's may raise anything. Whatever it is, nobody knows what the provider did.
+    return connection_error(model_name, error)
+
+
+def _given_up_on(error: Exception) -> Any:
+    """The response with a status that a retrying transport of the user's gave up on, and raised itself; else `None`."""
+    package, _, _ = type(error).__module__.partition('.')
+    if package not in ('httpx', 'httpx2') or type(error).__name__ != 'HTTPStatusError':
+        return None
+    return getattr(error, 'response', None)
 
 
 def connection_error(model_name: str, error: BaseException) -> ModelConnectionError:

@@ -14,7 +14,7 @@ import re
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import urlencode
@@ -107,6 +107,16 @@ INFO = LaneInfo(
     listing_proves_absence=True,
     ordered=True,
     cancellable=True,
+    repeatable='nothing',
+    webhooks=True,
+    results_while_running=False,
+    results_as='files, or inline',
+    allowlist=True,
+    reports_tier=False,
+    refused='streaming, and image and video models but those of Gemini',
+    plan='a paid tier',
+    key_variables=('GEMINI_API_KEY', 'GOOGLE_API_KEY'),
+    verified=('recording', 'spec'),
     sources={
         'endpoints': "spec: Google's API description, December 2025",
         'transport': 'documentation: Gemini batch API, 20 MB inline',
@@ -122,6 +132,15 @@ INFO = LaneInfo(
         'listing_proves_absence': 'spec: the listing returns every batch with its display name',
         'ordered': "spec: Google's API description, December 2025",
         'cancellable': "spec: Google's API description, December 2025",
+        'repeatable': 'documentation: Gemini batch API, two calls make two jobs',
+        'webhooks': "spec: Google's SDK, November 2026",
+        'results_while_running': 'documentation: Gemini batch API',
+        'results_as': 'recording: both were seen',
+        'allowlist': 'documentation: Gemini batch API',
+        'reports_tier': 'recording: `serviceTier` is `standard`',
+        'refused': 'documentation: Gemini batch API',
+        'plan': 'code: other packages say that there is no free tier',
+        'listable': "spec: Google's API description, December 2025",
     },
 )
 
@@ -304,34 +323,54 @@ class GoogleLane(ClientLane):
 
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag in their display name, newest first."""
-        check_allow_model_requests()
         found: list[Mapping[str, Any]] = []
-        token = ''
-        for _ in range(_MAX_PAGES):
-            page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token})}')
-            # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
-            jobs = listed_batches(page.get('operations', []), key='name')
+        async for jobs in self._pages():
             names = [object_in(job, 'metadata').get('displayName') for job in jobs]
             if not all(isinstance(name, str) for name in names):
                 raise ListingIncomplete('The provider listed batches without names.')
             found += [job for job, name in zip(jobs, names, strict=True) if name == file_name(payload.tag)]
-            token = page.get('nextPageToken')
             oldest = parse_time(object_in(jobs[-1], 'metadata').get('createTime')) if jobs else None
-            if not token or (oldest is not None and oldest < since):
+            if oldest is not None and oldest < since:
                 break
-        else:
-            raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
-        stub = Batch(
+        stub = self._stub(payload.group, since, payload.count)
+        if 'input_file' in payload.receipt:
+            stub = replace(stub, provider_details={'input_file': payload.receipt['input_file']})
+        return sorted((self._batch(job, stub) for job in found), key=lambda batch: batch.created_at)
+
+    async def listing(self) -> AsyncGenerator[Batch]:
+        """The batches that Google has for this model's project, newest first."""
+        group = await self.identity()
+        async for jobs in self._pages():
+            for job in jobs:
+                batch = self._batch(job, self._stub(group, UNKNOWN_TIME, 0))
+                model = object_in(job, 'metadata').get('model')
+                yield replace(batch, model_name=model.removeprefix('models/')) if isinstance(model, str) else batch
+
+    async def _pages(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """The listing of batches, newest first, a page at a time."""
+        check_allow_model_requests()
+        token = ''
+        for _ in range(_MAX_PAGES):
+            page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token})}')
+            # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
+            yield listed_batches(page.get('operations', []), key='name')
+            token = page.get('nextPageToken')
+            if not token:
+                return
+        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+
+    def _stub(self, group: str, created_at: datetime, request_count: int) -> Batch:
+        """What is taken of a batch that its description does not tell."""
+        return Batch(
             id='',
             model_name=self.model.model_name,
             provider_name=self.model.system,
-            group=payload.group,
+            group=group,
             status='in_progress',
-            created_at=since,
-            request_count=payload.count,
-            provider_details={'input_file': payload.receipt['input_file']} if 'input_file' in payload.receipt else {},
+            created_at=created_at,
+            request_count=request_count,
+            provider_details={},
         )
-        return sorted((self._batch(job, stub) for job in found), key=lambda batch: batch.created_at)
 
     def word(self, batch: Batch) -> str:
         """The provider's own word for where the batch is, without its prefix."""

@@ -44,7 +44,9 @@ INFO = LaneInfo(
     listing_proves_absence=False,
     ordered=False,
     cancellable=True,
+    listable=False,
     sources={
+        'listable': "the framework's `Model` has no listing",
         'endpoints': "the framework's `Model.batch_create` takes none",
         'transport': "the framework's `Model.batch_create`",
         'statuses': "the framework's `BatchStatus`",

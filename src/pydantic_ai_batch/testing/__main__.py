@@ -18,6 +18,9 @@ from pydantic_ai_batch.testing.faults import TEXTS
 
 
 def serve(
+    providers: Annotated[
+        list[str] | None, typer.Argument(help='The providers whose addresses are shown; all, if none are named.')
+    ] = None,
     port: Annotated[int, typer.Option(help='Port to listen on; 0 is a free one.')] = 0,
     processing: Annotated[float, typer.Option(help='Seconds that a batch takes.', min=0)] = 10,
     fault: Annotated[
@@ -31,6 +34,9 @@ def serve(
 ) -> None:
     """Serve fake providers on 127.0.0.1 until Ctrl-C."""
     fakes = FakeProviders(processing=timedelta(seconds=processing), port=port)
+    if unknown := [name for name in providers or () if name not in fakes.providers]:
+        known = ', '.join(fakes.providers)
+        raise typer.BadParameter(f'There is no fake {unknown[0]!r}. There are {known}.', param_hint='PROVIDERS')
     for text in fault or ():
         try:
             inject(fakes, text)
@@ -50,6 +56,8 @@ def serve(
             typer.echo(f'Error: {_why_not(port, error)}', err=True)
             raise typer.Exit(2) from error
         for name, provider in fakes.providers.items():
+            if providers and name not in providers:
+                continue
             typer.echo(f'{name}: {provider.base_url}')
             for variable, value in provider.environment.items():
                 typer.echo(f'  export {variable}={value}')

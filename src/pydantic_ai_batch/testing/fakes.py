@@ -12,12 +12,19 @@ from pydantic_ai_batch.clock import SYSTEM_CLOCK, Clock
 from pydantic_ai_batch.testing.answers import AnswerFunction
 from pydantic_ai_batch.testing.anthropic_api import FakeAnthropic
 from pydantic_ai_batch.testing.auto import auto_answer
+from pydantic_ai_batch.testing.azure_api import FakeAzure
 from pydantic_ai_batch.testing.calls import Call
+from pydantic_ai_batch.testing.deepinfra_api import FakeDeepInfra
+from pydantic_ai_batch.testing.fireworks_api import FakeFireworks
 from pydantic_ai_batch.testing.google_api import FakeGoogle
+from pydantic_ai_batch.testing.groq_api import FakeGroq
 from pydantic_ai_batch.testing.loopback import LoopbackServer
+from pydantic_ai_batch.testing.mistral_api import FakeMistral
 from pydantic_ai_batch.testing.openai_api import FakeOpenAI
 from pydantic_ai_batch.testing.provider import FakeProvider
 from pydantic_ai_batch.testing.scene import Scene
+from pydantic_ai_batch.testing.together_api import FakeTogether
+from pydantic_ai_batch.testing.xai_api import FakeXAI
 
 
 class FakeProviders:
@@ -65,7 +72,32 @@ class FakeProviders:
         """The fake Anthropic."""
         self.google = FakeGoogle(self._scene)
         """The fake Gemini API."""
-        fakes: tuple[FakeProvider[Any], ...] = (self.openai, self.anthropic, self.google)
+        self.groq = FakeGroq(self._scene)
+        """The fake Groq."""
+        self.mistral = FakeMistral(self._scene)
+        """The fake Mistral."""
+        self.azure = FakeAzure(self._scene)
+        """The fake Azure OpenAI."""
+        self.deepinfra = FakeDeepInfra(self._scene)
+        """The fake DeepInfra."""
+        self.together = FakeTogether(self._scene)
+        """The fake Together."""
+        self.fireworks = FakeFireworks(self._scene)
+        """The fake Fireworks."""
+        self.xai = FakeXAI(self._scene)
+        """The fake xAI."""
+        fakes: tuple[FakeProvider[Any], ...] = (
+            self.openai,
+            self.anthropic,
+            self.google,
+            self.groq,
+            self.mistral,
+            self.azure,
+            self.deepinfra,
+            self.together,
+            self.fireworks,
+            self.xai,
+        )
         self.providers: dict[str, FakeProvider[Any]] = {fake.name: fake for fake in fakes}
         """Every fake by its name."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, cast
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,7 +21,7 @@ from pydantic_ai_batch.testing.multipart import read_form
 from pydantic_ai_batch.testing.openai_batches import WORDS, FakeOpenAIBatch, error_body, metadata_problem
 from pydantic_ai_batch.testing.openai_bodies import CHAT, EMBEDDINGS, RESPONSES, read_request, write_answer
 from pydantic_ai_batch.testing.openai_files import PURPOSES, RETENTION, FakeFile, FileStore
-from pydantic_ai_batch.testing.openai_input import read_input
+from pydantic_ai_batch.testing.openai_input import Input, read_input
 from pydantic_ai_batch.testing.provider import FakeProvider, Incoming, Refusal
 from pydantic_ai_batch.testing.scene import Scene
 from pydantic_ai_batch.testing.wire import Download, json_reply
@@ -42,6 +45,15 @@ class _Listed(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
+@dataclass(frozen=True)
+class _Described:
+    id: str
+    described: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.described
+
+
 class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
     """OpenAI's Files and Batch APIs, and its Responses, Chat Completions and Embeddings endpoints.
 
@@ -57,6 +69,15 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
         {'upload', 'files', 'file', 'download', 'delete', 'create', 'status', 'list', 'cancel', 'live'}
     )
     words = WORDS
+    endpoints: ClassVar[tuple[str, ...]] = ENDPOINTS
+    """What a batch can be for, and what answers live."""
+    completion_window: ClassVar[str] = '24h'
+    """A pattern of the windows that a batch can be given."""
+    batch_class: ClassVar[type[FakeOpenAIBatch]] = FakeOpenAIBatch
+    """What its batches are."""
+    upload_path: ClassVar[str] = '/files'
+    purpose: ClassVar[str] = 'batch'
+    """What the input file of a batch is uploaded for."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
@@ -96,18 +117,22 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
     def routes(self) -> list[Route]:
         """The paths it serves."""
         return [
-            self.route('POST', '/files', 'upload', self._upload),
+            self.route('POST', self.upload_path, 'upload', self._upload),
             self.route('GET', '/files', 'files', self._list_files),
-            self.route('GET', '/files/{id}', 'file', lambda call: json_reply(self._file(call).to_json())),
+            self.route('GET', '/files/{id}', 'file', lambda call: json_reply(self.describe_file(self._file(call)))),
             self.route('GET', '/files/{id}/content', 'download', self._download),
             self.route('DELETE', '/files/{id}', 'delete', self._delete),
             self.route('POST', '/batches', 'create', self._create),
             self.route('GET', '/batches/{id}', 'status', lambda call: self._shown(self._batch(call))),
             self.route('GET', '/batches', 'list', self._list_batches),
             self.route('POST', '/batches/{id}/cancel', 'cancel', self._cancel),
-            *(self.route('POST', path.removeprefix('/v1'), 'live', self._live(path)) for path in ENDPOINTS),
+            *(self.route('POST', self.live_path(path), 'live', self._live(path)) for path in self.endpoints),
             self.unknown_route(),
         ]
+
+    def live_path(self, endpoint: str) -> str:
+        """Where an endpoint answers live."""
+        return endpoint.removeprefix('/v1')
 
     # Files
 
@@ -118,9 +143,9 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
             file, purpose = form['file'], form['purpose'].content.decode()
         except (KeyError, ValueError):
             self._refuse(400, 'The upload needs the multipart fields `file` and `purpose`.')
-        if purpose not in PURPOSES:
+        if purpose not in PURPOSES | {self.purpose}:
             self._refuse(400, f'{purpose!r} is no purpose of a file.', param='purpose')
-        if purpose == 'batch' and len(file.content) > self.max_file_bytes:
+        if purpose == self.purpose and len(file.content) > self.max_file_bytes:
             self._refuse(400, f'The file is larger than {self.max_file_bytes} bytes.', param='file')
         given = {
             key: form[f'expires_after[{key}]'].content
@@ -137,9 +162,13 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
             filename=file.filename or 'upload',
             content=file.content,
             created_at=self._now,
-            lifetime=self._lifetime(expires_after, 'expires_after', RETENTION if purpose == 'batch' else None),
+            lifetime=self._lifetime(expires_after, 'expires_after', RETENTION if purpose == self.purpose else None),
         )
-        return json_reply(made.to_json())
+        return json_reply(self.describe_file(made))
+
+    def describe_file(self, file: FakeFile) -> dict[str, Any]:
+        """The provider's File object, as of now."""
+        return file.to_json()
 
     def _list_files(self, call: Incoming) -> Response:
         project, purpose = self._project(call), call.query.get('purpose')
@@ -168,40 +197,49 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
     # Batches
 
     def _create(self, call: Incoming) -> Response:
-        project, order = self._project(call), self._json(call)
-        endpoint, metadata = order.get('endpoint'), order.get('metadata')
-        if endpoint not in ENDPOINTS:
+        order = self._json(call)
+        endpoint, metadata = self._ordered_endpoint(order), order.get('metadata')
+        if endpoint not in self.endpoints:
             self._refuse(400, f'{endpoint!r} is no endpoint that batches run on.', param='endpoint')
-        if order.get('completion_window') != '24h':
-            self._refuse(400, "The completion window must be '24h'.", param='completion_window')
+        if not re.fullmatch(self.completion_window, str(order.get('completion_window'))):
+            self._refuse(400, f'The completion window must be {self.completion_window}.', param='completion_window')
         if problem := metadata_problem(metadata):
             self._refuse(400, problem, param='metadata')
-        file = self._files.get(order.get('input_file_id'), project, self._now)
-        if file is None:
-            self._refuse(400, f'There is no file {order.get("input_file_id")!r}.', param='input_file_id')
-        if file.purpose != 'batch':
-            self._refuse(400, f'A file for {file.purpose!r} is no input of a batch.', param='input_file_id')
+        file = self._input_file(call, order)
         lifetime = self._lifetime(order.get('output_expires_after'), 'output_expires_after', RETENTION)
-        batch = self._submit(file, endpoint, metadata, lifetime)
+        batch = self._submit(file, endpoint, metadata, lifetime, self._window(str(order['completion_window'])))
         self._batches[batch.id] = batch
         return self._shown(batch)
 
+    def _ordered_endpoint(self, order: dict[str, Any]) -> Any:
+        """The endpoint that a batch is to be for, as its lines name it."""
+        return order.get('endpoint')
+
+    def _input_file(self, call: Incoming, order: dict[str, Any]) -> FakeFile:
+        """The file that a batch is to be made of."""
+        file = self._files.get(order.get('input_file_id'), self._project(call), self._now)
+        if file is None:
+            self._refuse(400, f'There is no file {order.get("input_file_id")!r}.', param='input_file_id')
+        if file.purpose != self.purpose:
+            self._refuse(400, f'A file for {file.purpose!r} is no input of a batch.', param='input_file_id')
+        return file
+
     def _submit(
-        self, file: FakeFile, endpoint: str, metadata: dict[str, str] | None, lifetime: float | None
+        self, file: FakeFile, endpoint: str, metadata: dict[str, str] | None, lifetime: float | None, window: float
     ) -> FakeOpenAIBatch:
-        read = read_input(file.content, endpoint=endpoint, max_requests=self.max_requests)
+        read = self.read_input(file.content, endpoint)
         errors = read.errors or self._token_limit_error(file.project, read.model, read.rows)
         faults, line_faults = self.batch_faults(endpoint, read.rows)
         for fault in faults:
             if fault.name == 'fail':
                 nothing = dict.fromkeys(('code', 'message', 'param', 'line'))
                 errors = [nothing | error for error in fault['errors'] or [_DEFAULT_FAILURE]]
-        id = f'batch_{uuid.uuid4().hex}'
+        id = self.new_id()
 
         def execute(row: FakeRow) -> RowResult:
             return RowResult(row, *self.execute(endpoint, row.body, row.custom_id, size=row.size, batch_id=id))
 
-        return FakeOpenAIBatch(
+        return self.batch_class(
             Submission(
                 id=id,
                 project=file.project,
@@ -215,10 +253,26 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
             ),
             self._scene,
             number=len(self._batches),
+            window=window,
+            words=self.words,
             execute=execute,
             input_file_id=file.id,
             output_lifetime=lifetime,
         )
+
+    def _window(self, text: str) -> float:
+        """The seconds that a batch is given, by its order."""
+        if not isfinite(self.window):
+            return self.window
+        return int(text[:-1]) * (86400.0 if text.endswith('d') else 3600.0)
+
+    def read_input(self, content: bytes, endpoint: str) -> Input:
+        """The rows of an input file, or what is wrong with it."""
+        return read_input(content, endpoint=endpoint, max_requests=self.max_requests)
+
+    def new_id(self) -> str:
+        """The ID of a batch."""
+        return f'batch_{uuid.uuid4().hex}'
 
     def _token_limit_error(self, project: str, model: str | None, rows: Sequence[FakeRow]) -> list[dict[str, Any]]:
         if self.enqueued_token_limit is None:
@@ -242,7 +296,11 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
 
     def _shown(self, batch: FakeOpenAIBatch) -> Response:
         self.catch_up(batch)
-        return json_reply(batch.to_json())
+        return json_reply(self.describe(batch))
+
+    def describe(self, batch: FakeOpenAIBatch) -> dict[str, Any]:
+        """The provider's Batch object, as of now."""
+        return batch.to_json()
 
     def _list_batches(self, call: Incoming) -> Response:
         project = self._project(call)
@@ -253,7 +311,11 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
         ]
         for batch in batches:
             self.catch_up(batch)
-        return self._page(call, batches, most=100, default=20)
+        return self._listed(call, batches)
+
+    def _listed(self, call: Incoming, batches: Sequence[FakeOpenAIBatch]) -> Response:
+        """A page of the listing of batches."""
+        return self._page(call, [_Described(batch.id, self.describe(batch)) for batch in batches], most=100, default=20)
 
     def _cancel(self, call: Incoming) -> Response:
         batch = self._batch(call)
@@ -271,7 +333,7 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
         lines = batch.lines(lambda row: self.ask(batch.endpoint, row.body, row.custom_id))
         ids: dict[str, str] = {}
         for kind, content in self.result_files(lines, batch, id_key='custom_id').items():
-            if content:
+            if content or self.keeps_empty(kind):
                 file = self._files.add(
                     batch.project,
                     purpose='batch_output',
@@ -282,6 +344,10 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
                 )
                 ids[kind] = file.id
         batch.output_file_id, batch.error_file_id = ids.get('output'), ids.get('error')
+
+    def keeps_empty(self, kind: str) -> bool:
+        """Whether a result file without a line is made."""
+        return False
 
     # Live
 

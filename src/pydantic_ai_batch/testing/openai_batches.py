@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, cast
 
 from pydantic_ai_batch.testing.answers import FakeError, FakeRequest
@@ -35,11 +36,13 @@ class FakeOpenAIBatch(FakeBatch):
         scene: Scene,
         *,
         number: int,
+        window: float,
+        words: Mapping[Phase, str],
         execute: Callable[[FakeRow], RowResult],
         input_file_id: str,
         output_lifetime: float | None,
     ) -> None:
-        super().__init__(submission, scene, number=number, window=WINDOW, words=WORDS, execute=execute)
+        super().__init__(submission, scene, number=number, window=window, words=words, execute=execute)
         self.input_file_id = input_file_id
         """The file that it was created from."""
         self.output_lifetime = output_lifetime
@@ -68,7 +71,7 @@ class FakeOpenAIBatch(FakeBatch):
             'error_file_id': self.error_file_id,
             'created_at': int(self.created_at),
             'in_progress_at': entered.get(Phase.RUNNING),
-            'expires_at': int(self.expires_at),
+            'expires_at': int(self.expires_at) if isfinite(self.expires_at) else None,
             'finalizing_at': entered.get(Phase.FINALIZING),
             'completed_at': entered.get(Phase.COMPLETED),
             'failed_at': entered.get(Phase.FAILED),
@@ -96,13 +99,30 @@ class FakeOpenAIBatch(FakeBatch):
         Args:
             ask: Makes the request of a row that was not run.
         """
-        lines = [_line(result) for result in self.results if result.answer is not None]
+        lines = [self._line(result) for result in self.results if result.answer is not None]
         if reason := _UNFINISHED.get(self.phase):
             error = {'code': reason[0], 'message': reason[1]}
             lines += [
-                ResultLine(row.index, ask(row), _line_value(row, None, error), 'error') for row in self.unfinished
+                ResultLine(row.index, ask(row), self.line_value(row, None, error), 'error') for row in self.unfinished
             ]
         return lines
+
+    def _line(self, result: RowResult) -> ResultLine:
+        """The line of a row that was run."""
+        answer, file, status, body = result.answer, 'output', 200, result.answer
+        if isinstance(answer, FakeError):
+            file, status, body = 'error', answer.status, error_body(answer)
+        response = {'status_code': status, 'request_id': str(uuid.uuid4()), 'body': body}
+        return ResultLine(result.row.index, result.request, self.line_value(result.row, response, None), file)
+
+    def line_value(self, row: FakeRow, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:
+        """A line of a result file."""
+        return {
+            'id': f'batch_req_{uuid.uuid4().hex}',
+            'custom_id': row.custom_id,
+            'response': response,
+            'error': error,
+        }
 
 
 def error_body(error: FakeError) -> dict[str, Any]:
@@ -125,21 +145,3 @@ def metadata_problem(metadata: Any) -> str | None:
         if not isinstance(value, str) or len(value) > 512 or len(key) > 64:
             return f'Metadata {key!r}: a key has at most 64 characters, a value is a string of at most 512.'
     return None
-
-
-def _line(result: RowResult) -> ResultLine:
-    """The line of a row that was run."""
-    answer, file, status, body = result.answer, 'output', 200, result.answer
-    if isinstance(answer, FakeError):
-        file, status, body = 'error', answer.status, error_body(answer)
-    response = {'status_code': status, 'request_id': str(uuid.uuid4()), 'body': body}
-    return ResultLine(result.row.index, result.request, _line_value(result.row, response, None), file)
-
-
-def _line_value(row: FakeRow, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:
-    return {
-        'id': f'batch_req_{uuid.uuid4().hex}',
-        'custom_id': row.custom_id,
-        'response': response,
-        'error': error,
-    }

@@ -25,10 +25,16 @@ class Input:
     """The model of its rows."""
 
 
-def read_input(content: bytes, *, endpoint: str, max_requests: int) -> Input:
+def read_input(content: bytes, *, endpoint: str, max_requests: int, addressed: bool = True) -> Input:
     """Read the lines of a file, each once.
 
     The codes are those of the documentation and of reports; for some lines no source tells the real code.
+
+    Args:
+        content: The file.
+        endpoint: The endpoint that the batch is for.
+        max_requests: The most lines that it may have.
+        addressed: Whether each line names the method and the URL of its request.
     """
     rows: list[FakeRow] = []
     errors: list[dict[str, Any]] = []
@@ -39,7 +45,7 @@ def read_input(content: bytes, *, endpoint: str, max_requests: int) -> Input:
         if not line.strip():
             continue
         try:
-            custom_id, body = _read_line(line, endpoint)
+            custom_id, body = _read_line(line, endpoint if addressed else None)
             if custom_id in seen:
                 _refuse('duplicate_custom_id', f'The custom_id {custom_id!r} is used on an earlier line.', 'custom_id')
             seen.add(custom_id)
@@ -73,7 +79,7 @@ def _refuse(code: str, message: str, param: str | None = None) -> NoReturn:
     raise _LineError(_details(code, message, param))
 
 
-def _read_line(line: bytes, endpoint: str) -> tuple[str, dict[str, Any]]:
+def _read_line(line: bytes, endpoint: str | None) -> tuple[str, dict[str, Any]]:
     try:
         value = json.loads(line.decode(), parse_constant=_not_json)
     except ValueError:
@@ -84,9 +90,9 @@ def _read_line(line: bytes, endpoint: str) -> tuple[str, dict[str, Any]]:
     custom_id, body = row.get('custom_id'), row.get('body')
     if not isinstance(custom_id, str) or not custom_id:
         _refuse('missing_required_parameter', 'The line has no custom_id, or one that is no string.', 'custom_id')
-    if row.get('method') != 'POST':
+    if endpoint and row.get('method') != 'POST':
         _refuse('invalid_method', 'The method must be POST.', 'method')
-    if row.get('url') != endpoint:
+    if endpoint and row.get('url') != endpoint:
         _refuse('invalid_url', f'The url must be {endpoint!r}, the endpoint of the batch.', 'url')
     if not isinstance(body, dict):
         _refuse('missing_required_parameter', 'The line has no body.', 'body')

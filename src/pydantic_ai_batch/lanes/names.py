@@ -1,0 +1,112 @@
+"""The names of lanes and models as people type them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, infer_model
+
+from pydantic_ai_batch.exceptions import LaneDependencyMissing
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        'azure-openai': 'azure',
+        'claude': 'anthropic',
+        'deep-infra': 'deepinfra',
+        'fireworks-ai': 'fireworks',
+        'gemini': 'google',
+        'gpt': 'openai',
+        'grok': 'xai',
+        'mistralai': 'mistral',
+        'together-ai': 'together',
+        'togetherai': 'together',
+        'x-ai': 'xai',
+    }
+)
+"""Other names that lanes go by, which are accepted where a name is typed, and their canonical ones."""
+
+
+def _deepinfra(name: str) -> Model:
+    from pydantic_ai.models.openai import OpenAIChatModel
+
+    from pydantic_ai_batch.providers import DeepInfraProvider
+
+    return OpenAIChatModel(name, provider=DeepInfraProvider())
+
+
+def _xai(name: str) -> Model:
+    from pydantic_ai.models.openai import OpenAIChatModel
+
+    from pydantic_ai_batch.providers import XAILanguageProvider
+
+    return OpenAIChatModel(name, provider=XAILanguageProvider())
+
+
+_OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType({'deepinfra': _deepinfra, 'xai': _xai})
+"""How models are made of lanes that the framework has no prefix for, or one for another API."""
+
+
+_EXTRAS: Mapping[str, str] = MappingProxyType({'groq': 'groq', 'mistral': 'mistral'})
+"""The extras that install the SDKs of lanes which do not come with the package."""
+
+
+def canonical(name: str) -> str:
+    """The canonical name of what may be an alias, in any case."""
+    lowered = name.strip().lower()
+    return ALIASES.get(lowered, lowered)
+
+
+def model_named(name: str) -> Model:
+    """The model with a name such as `'anthropic:claude-haiku-4-5'`, of the framework's prefixes or of a lane's names.
+
+    Raises:
+        UserError: There is no such model, or no key for it; the message names the variable that it is looked for in.
+        LaneDependencyMissing: The SDK of its lane is not installed.
+    """
+    prefix, colon, rest = name.partition(':')
+    if not colon:
+        return infer_model(name)
+    known = canonical(prefix)
+    if (make := _OF_OURS.get(known)) is not None:
+        if not rest:
+            raise UserError(f'The name of a model comes after the colon in {name!r}.')
+        return make(rest)
+    # The framework knows its own prefixes, which are more than the lanes.
+    try:
+        return infer_model(f'{ALIASES[prefix.lower()]}:{rest}' if prefix.lower() in ALIASES else name)
+    except ImportError as error:
+        if (extra := _EXTRAS.get(known)) is None:
+            raise
+        raise LaneDependencyMissing(
+            f"The SDK of the lane {known!r} is not installed: `pip install 'pydantic-ai-batch[{extra}]'`."
+        ) from error
+
+
+_ANY_MODEL: Mapping[str, str] = MappingProxyType(
+    {
+        'openai': 'openai-responses:gpt-5-mini',
+        'azure': 'azure:gpt-5-mini',
+        'anthropic': 'anthropic:claude-haiku-4-5',
+        'google': 'google:gemini-2.5-flash',
+        'groq': 'groq:openai/gpt-oss-20b',
+        'mistral': 'mistral:mistral-small-latest',
+        'together': 'together:openai/gpt-oss-20b',
+        'fireworks': 'fireworks:accounts/fireworks/models/gpt-oss-20b',
+        'deepinfra': 'deepinfra:openai/gpt-oss-20b',
+        'xai': 'xai:grok-4',
+    }
+)
+"""A model of each lane that a name alone makes, for what is asked of the lane and not of the model."""
+
+
+def model_of_lane(name: str) -> Model:
+    """A model of a lane, with the key that is in the environment.
+
+    Raises:
+        UserError: No model is made of the lane's name alone, or there is no key.
+    """
+    if (model := _ANY_MODEL.get(name)) is None:
+        raise UserError(f'The lane {name!r} takes a model, whose client says where to ask.')
+    return model_named(model)

@@ -1,0 +1,93 @@
+"""Lanes and models by the names that people type."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pydantic_ai.exceptions import UserError
+
+from pydantic_ai_batch import LANES, lane_for
+from pydantic_ai_batch.lanes import lane_named
+from pydantic_ai_batch.lanes.names import ALIASES
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for info in LANES.values():
+        for name in info.key_variables:
+            monkeypatch.setenv(name, 'a-key')
+    monkeypatch.setenv('AZURE_OPENAI_ENDPOINT', 'http://127.0.0.1:9')
+    monkeypatch.setenv('OPENAI_API_VERSION', '2026-01-01')
+
+
+@pytest.mark.parametrize('alias', [alias for alias, name in ALIASES.items() if name in LANES])
+def test_a_lane_goes_by_its_aliases_in_any_case(alias: str):
+    assert lane_named(alias).name == lane_named(alias.upper()).name == ALIASES[alias]
+
+
+def test_no_alias_is_the_name_of_another_lane():
+    assert not ALIASES.keys() & LANES.keys()
+
+
+@pytest.mark.parametrize(
+    ('name', 'lane'),
+    [
+        ('openai-responses:gpt-5-mini', 'openai'),
+        ('openai-chat:gpt-5-mini', 'openai'),
+        ('anthropic:claude-haiku-4-5', 'anthropic'),
+        ('claude:claude-haiku-4-5', 'anthropic'),
+        ('gemini:gemini-2.5-flash', 'google'),
+        ('groq:openai/gpt-oss-20b', 'groq'),
+        ('together:openai/gpt-oss-20b', 'together'),
+        ('deepinfra:openai/gpt-oss-20b', 'deepinfra'),
+        ('mistral:mistral-small-latest', 'mistral'),
+        ('xai:grok-4', 'xai'),
+        ('grok:grok-4', 'xai'),
+        ('azure:gpt-5-mini', 'azure'),
+        ('test', 'native'),
+    ],
+)
+def test_a_model_has_a_name_of_each_lane(name: str, lane: str):
+    assert lane_for(name).info.name == lane
+
+
+@pytest.mark.parametrize(
+    ('name', 'variable'),
+    [('deepinfra:openai/gpt-oss-20b', 'DEEPINFRA_API_KEY'), ('groq:openai/gpt-oss-20b', 'GROQ_API_KEY')],
+)
+def test_a_missing_key_is_an_error_that_names_its_variable(name: str, variable: str, monkeypatch: pytest.MonkeyPatch):
+    for info in LANES.values():
+        for key in info.key_variables:
+            monkeypatch.delenv(key, raising=False)
+    with pytest.raises(UserError, match=variable):
+        lane_for(name)
+
+
+@pytest.mark.parametrize('name', ['nowhere:model', 'deepinfra:'])
+def test_what_is_no_model_is_an_error(name: str):
+    with pytest.raises(UserError):
+        lane_for(name)
+
+
+@pytest.mark.parametrize(('lane', 'sdk'), [('groq', 'groq'), ('mistral', 'mistralai')])
+def test_a_lane_whose_sdk_is_not_installed_names_the_extra_and_leaves_the_others_alone(lane: str, sdk: str):
+    program = f"""
+import sys
+
+sys.modules[{sdk!r}] = None
+from pydantic_ai_batch import lane_for
+from pydantic_ai_batch.exceptions import LaneDependencyMissing
+
+try:
+    lane_for('{lane}:a-model')
+except LaneDependencyMissing as missing:
+    print(missing)
+print(lane_for('claude:claude-haiku-4-5').info.name)
+"""
+    shown = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines() == [
+        f"The SDK of the lane '{lane}' is not installed: `pip install 'pydantic-ai-batch[{lane}]'`.",
+        'anthropic',
+    ]
