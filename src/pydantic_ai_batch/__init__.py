@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
     from .batch_job import BatchJob
+    from .bridge import with_batch_api
     from .capability import BatchModelRequests
     from .direct import model_request_batch, model_request_batch_sync
     from .jobs import cancel_batch, check_batch, collect_batch, submit_batch, wait_batch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from .journal import Journal
     from .lanes import LANES, Lane, LaneInfo, lane_for
+    from .listing import list_batches
 
 __all__ = (
     'LANES',
@@ -45,12 +47,14 @@ __all__ = (
     'collect_batch',
     'collect_batch_sync',
     'lane_for',
+    'list_batches',
     'model_request_batch',
     'model_request_batch_sync',
     'submit_batch',
     'submit_batch_sync',
     'wait_batch',
     'wait_batch_sync',
+    'with_batch_api',
 )
 
 # Imported when they are asked for: the framework takes seconds to import, which `pydantic-ai-batch --version` and the
@@ -73,12 +77,14 @@ _HOMES = {
     'collect_batch': '.jobs',
     'collect_batch_sync': '.jobs_sync',
     'lane_for': '.lanes',
+    'list_batches': '.listing',
     'model_request_batch': '.direct',
     'model_request_batch_sync': '.direct',
     'submit_batch': '.jobs',
     'submit_batch_sync': '.jobs_sync',
     'wait_batch': '.jobs',
     'wait_batch_sync': '.jobs_sync',
+    'with_batch_api': '.bridge',
 }
 
 

@@ -47,7 +47,7 @@ class BatchedModel(WrapperModel):
     def __init__(self, wrapped: Model, pool: Pool) -> None:
         super().__init__(wrapped)
         self.pool = pool
-        self.lane = lane_for(wrapped)
+        self.lane = lane_for(wrapped).ask(pool.settings.window)
         self._parkable: str | None = None
         """The ID of the pending response that this wrapper returned last, and may wait on."""
         self._submitted: set[str] = set()

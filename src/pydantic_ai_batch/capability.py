@@ -87,6 +87,10 @@ class BatchModelRequests(AbstractCapability[Any]):
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL
     """The longest interval between checks."""
 
+    window: timedelta | None = None
+    """How long the provider has for a batch, of the windows that its lane takes. Longer ones expire less. `None` is the
+    lane's own, which is 24 hours at most providers."""
+
     journal: JournalLike | None = None
     """A file, or a [`Journal`][pydantic_ai_batch.Journal], in which everything is recorded, so that the same program,
     started again, takes over what this one left, and pays for nothing twice."""
@@ -108,6 +112,7 @@ class BatchModelRequests(AbstractCapability[Any]):
             max_resubmissions=self.max_resubmissions,
             poll_interval=self.poll_interval,
             max_poll_interval=self.max_poll_interval,
+            window=self.window,
         )
         self._pool = Pool(
             settings,
@@ -126,6 +131,7 @@ class BatchModelRequests(AbstractCapability[Any]):
         max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
         poll_interval: timedelta | float | str = DEFAULT_POLL_INTERVAL,
         max_poll_interval: timedelta | float | str = DEFAULT_MAX_POLL_INTERVAL,
+        window: timedelta | float | str | None = None,
         journal: str | None = None,
         progress: bool = False,
     ) -> BatchModelRequests:
@@ -140,6 +146,7 @@ class BatchModelRequests(AbstractCapability[Any]):
             max_resubmissions=max_resubmissions,
             poll_interval=_DURATION.validate_python(poll_interval),
             max_poll_interval=_DURATION.validate_python(max_poll_interval),
+            window=None if window is None else _DURATION.validate_python(window),
             journal=journal,
             progress=progress,
         )

@@ -248,6 +248,21 @@ def with_credential(group: str, more: str) -> str:
     return json.dumps({**parts, 'credential': credential}, sort_keys=True)
 
 
+def with_window(group: str, hours: int) -> str:
+    """The group key of requests whose batch is to end within `hours`, which those of another window do not share."""
+    return json.dumps({**group_of(group), 'window': hours}, sort_keys=True)
+
+
+def window_of(group: str) -> int | None:
+    """The hours that the batch of a group is to end in; `None` where none was asked for."""
+    try:
+        hours = group_of(group).get('window')
+    except UserError:
+        # A model's own format, which no window was put into.
+        return None
+    return hours if isinstance(hours, int) else None
+
+
 def betas_of(group: str) -> list[str]:
     """The beta flags that all requests of an Anthropic batch share, which travel in a header of its create call.
 
@@ -264,11 +279,11 @@ def same_group(submitted: str, asking: str) -> bool:
     """Whether a client whose requests have the group `asking` may look at a batch of the group `submitted`.
 
     The credential may differ: a project's key is rotated while its batches run, and the provider decides who may see
-    them. So may the beta flags, which are a request's and not a client's. Endpoint and model may not.
+    them. So may the beta flags and the window, which are a request's and not a client's. Endpoint and model may not.
     """
 
     def without_credential(group: str) -> Mapping[str, Any]:
-        return {**group_of(group), 'credential': None, 'betas': None}
+        return {**group_of(group), 'credential': None, 'betas': None, 'window': None}
 
     if submitted == asking:
         return True
@@ -305,10 +320,21 @@ def error_body(status_code: int, body: Any) -> str:
     return json.dumps({'status_code': status_code, 'body': body})
 
 
+_batch_priced: dict[tuple[str | None, str | None], bool] = {}
+"""Whether there is a batch price, by provider and model."""
+
+
 def price_of(response: ModelResponse) -> Decimal | None:
     """What a response cost, at the batch price where it is one; `None` where the price is not known."""
     try:
-        return response.cost().total_price
+        price = response.cost().total_price
+        if price and (response.provider_details or {}).get(PROCESSING_KEY) == 'batch':
+            # Of a model whose batch price is not known, the price of a live request is told, which is another one.
+            of = response.provider_name, response.model_name
+            if (known := _batch_priced.get(of)) is None:
+                known = _batch_priced[of] = price != replace(response, provider_details=None).cost().total_price
+            return price if known else None
+        return price
     except (LookupError, AssertionError, ValueError):
         # No model name, no price for it, or usage that no price fits.
         return None

@@ -32,6 +32,7 @@ async def model_request_batch(
     max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
     poll_interval: timedelta = DEFAULT_POLL_INTERVAL,
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL,
+    window: timedelta | None = None,
     journal: JournalLike | None = None,
     progress: Progress = False,
     clock: Clock = SYSTEM_CLOCK,
@@ -55,6 +56,7 @@ async def model_request_batch(
             passes is submitted again.
         poll_interval: How long after its submission a batch is first checked. The interval grows by half each time.
         max_poll_interval: The longest interval between checks.
+        window: How long the provider has for a batch, of the windows that its lane takes. `None` is the lane's own.
         journal: A file, or a [`Journal`][pydantic_ai_batch.Journal], in which everything is recorded, so that the same
             call in a process started later takes over what this one left, and pays for nothing twice.
         progress: `True` shows how the batches come along, in the terminal. A callable gets plain events instead.
@@ -75,10 +77,11 @@ async def model_request_batch(
         max_resubmissions=max_resubmissions,
         poll_interval=poll_interval,
         max_poll_interval=max_poll_interval,
+        window=window,
     )
     running_loop('`model_request_batch`')
     check_allow_model_requests()
-    lane = lane_of_model(model)
+    lane = lane_of_model(model).ask(window)
     check_requests(lane.model, requests)
     ledger = await ledger_of(journal_of(journal), clock, lane)
     listener = listener_of(progress, clock)
@@ -104,6 +107,7 @@ def model_request_batch_sync(
     max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
     poll_interval: timedelta = DEFAULT_POLL_INTERVAL,
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL,
+    window: timedelta | None = None,
     journal: JournalLike | None = None,
     progress: Progress = False,
     clock: Clock = SYSTEM_CLOCK,
@@ -120,6 +124,7 @@ def model_request_batch_sync(
         max_resubmissions: How many times a request that failed in a way that passes is submitted again.
         poll_interval: How long after its submission a batch is first checked.
         max_poll_interval: The longest interval between checks.
+        window: How long the provider has for a batch, of the windows that its lane takes. `None` is the lane's own.
         journal: A file, or a `Journal`, in which everything is recorded.
         progress: `True` shows how the batches come along; a callable gets plain events instead.
         clock: What time is read from and slept on.
@@ -140,6 +145,7 @@ def model_request_batch_sync(
             max_resubmissions=max_resubmissions,
             poll_interval=poll_interval,
             max_poll_interval=max_poll_interval,
+            window=window,
             journal=journal,
             progress=progress,
             clock=clock,

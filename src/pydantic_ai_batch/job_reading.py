@@ -126,7 +126,7 @@ class Reading:
         failure = as_model_error(lane.model, error)
         gone = not_found(failure)
         if batch.status != 'ended' and not gone:
-            late = overdue(known.batch.created_at, lane.window, utc(self.clock))
+            late = overdue(known.batch.created_at, lane.window_of(known.batch.group), utc(self.clock))
             if self.partial or (late and not isinstance(error, ModelHTTPError | ModelConnectionError)):
                 _log.warning('Batch %s is not collected: %s', known.batch.id, brief(error))
                 return (seen(lane, known, batch, self.clock) if late else known.checked(watch.history)), False

@@ -49,6 +49,7 @@ async def submit_batch(
     *,
     max_requests: int | None = None,
     max_bytes: int | None = None,
+    window: timedelta | None = None,
     journal: JournalLike | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> BatchJob:
@@ -63,6 +64,7 @@ async def submit_batch(
         requests: The requests. Their `custom_id`s must differ; they never go on the wire.
         max_requests: The most requests in a batch. `None` is the lane's own limit, which caps any number.
         max_bytes: The most bytes in a batch, as encoded. `None` is the lane's own limit, which caps any number.
+        window: How long the provider has for a batch, of the windows that its lane takes. `None` is the lane's own.
         journal: A file, or a [`Journal`][pydantic_ai_batch.Journal], in which everything is recorded.
         clock: What time is read from and slept on. Tests pass one that they move by hand.
 
@@ -75,10 +77,10 @@ async def submit_batch(
         NoBatchLane: The model cannot be batched. Nothing was sent.
         JournalError: The journal cannot be used. Nothing was sent.
     """
-    settings = BatchSettings(max_requests=max_requests, max_bytes=max_bytes)
+    settings = BatchSettings(max_requests=max_requests, max_bytes=max_bytes, window=window)
     running_loop('`submit_batch`')
     check_allow_model_requests()
-    lane = lane_of_model(model)
+    lane = lane_of_model(model).ask(window)
     check_requests(lane.model, requests)
     ledger = await ledger_of(journal_of(journal), clock, lane)
     submission = JobSubmission(lane, settings, requests, clock, ledger)
@@ -169,7 +171,7 @@ async def wait_batch(
             if job.done:
                 break
             stuck = [batch for batch in job.batches if not batch.done]
-            if all(overdue(batch.batch.created_at, lane.window, utc(clock)) for batch in stuck):
+            if all(overdue(batch.batch.created_at, lane.window_of(batch.batch.group), utc(clock)) for batch in stuck):
                 raise BatchNotReady(lane.model.model_name, _still(job, 'long after its window'), job)
             # A stored job may say anything.
             asked = min(max((batch.retry_after for batch in job.batches), default=0.0), MAX_RETRY_AFTER)

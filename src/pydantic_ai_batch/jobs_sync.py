@@ -28,6 +28,7 @@ def submit_batch_sync(
     *,
     max_requests: int | None = None,
     max_bytes: int | None = None,
+    window: timedelta | None = None,
     journal: JournalLike | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> BatchJob:
@@ -38,13 +39,22 @@ def submit_batch_sync(
         requests: The requests. Their `custom_id`s must differ.
         max_requests: The most requests in a batch.
         max_bytes: The most bytes in a batch, as encoded.
+        window: How long the provider has for a batch.
         journal: A file, or a `Journal`, in which everything is recorded.
         clock: What time is read from and slept on.
 
     Raises:
         UserError: Something is wrong with the call, or an event loop is running on this thread.
     """
-    call = submit_batch(model, requests, max_requests=max_requests, max_bytes=max_bytes, journal=journal, clock=clock)
+    call = submit_batch(
+        model,
+        requests,
+        max_requests=max_requests,
+        max_bytes=max_bytes,
+        window=window,
+        journal=journal,
+        clock=clock,
+    )
     return run_sync(call, instead='submit_batch(...)')
 
 

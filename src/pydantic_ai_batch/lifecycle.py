@@ -212,7 +212,7 @@ class BatchWatch:
             now = utc(self.clock)
             self.checked(self.batch)
             ended = self.batch.status == 'ended'
-            late = not ended and overdue(self.batch.created_at, self.lane.window, now)
+            late = not ended and overdue(self.batch.created_at, self.lane.window_of(self.batch.group), now)
             if not ended and not late:
                 self.history.answered(now)
                 return False
@@ -257,8 +257,9 @@ class BatchWatch:
             raise with_batch(
                 ModelAPIError(
                     self.lane.model.model_name,
-                    f'Batch {self.batch.id!r} has not ended long after its window of {self.lane.window}. It is left as '
-                    'it is, and can still be collected should it end.',
+                    f'Batch {self.batch.id!r} has not ended long after its window of '
+                    f'{self.lane.window_of(self.batch.group)}. It is left as it is, and can still be collected should '
+                    'it end.',
                 ),
                 self.batch,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.models import KnownModelName, Model, infer_model
+from pydantic_ai.models import KnownModelName, Model
 
 from .lanes import Lane, lane_for
 
@@ -17,7 +17,7 @@ def lane_of_model(model: Model | KnownModelName | str) -> Lane:
     """
     if not isinstance(model, Model | str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f'A model, or its name, comes first, and not a `{type(model).__name__}`.')
-    return lane_for(infer_model(model))
+    return lane_for(model)
 
 
 def lane_of_job(name: str, job_id: str) -> Lane:

@@ -44,8 +44,16 @@ class BatchSettings:
     max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL
     """The longest interval between two checks."""
 
+    window: timedelta | None = None
+    """How long a batch is given to end; `None` is the lane's own window."""
+
     def __post_init__(self) -> None:
-        for name, optional in (('max_wait', True), ('poll_interval', False), ('max_poll_interval', False)):
+        for name, optional in (
+            ('max_wait', True),
+            ('window', True),
+            ('poll_interval', False),
+            ('max_poll_interval', False),
+        ):
             value = getattr(self, name)
             if not (isinstance(value, timedelta) or (optional and value is None)):
                 raise UserError(f'`{name}` must be a `timedelta`, such as `timedelta(seconds=30)`, not {value!r}.')

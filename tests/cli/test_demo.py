@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from pydantic_ai_batch.cli import app
 from pydantic_ai_batch.cli.demo.answers import answer_triage
 from pydantic_ai_batch.testing import Answer, FakeError, FakeProviders, FakeRequest, ManualClock
+from pydantic_ai_batch.testing.provider import FakeProvider
 
 COMMAND = [sys.executable, '-m', 'pydantic_ai_batch.cli']
 
@@ -206,10 +208,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakePr
         yield fake
 
 
+def asked(fake: FakeProviders) -> list[FakeProvider[Any]]:
+    """The providers that the demo deals its tickets to."""
+    return [fake.openai, fake.anthropic, fake.google]
+
+
 def instead_of_the_providers(fake: FakeProviders, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
     for key in KEYS:
         monkeypatch.delenv(key, raising=False)
-    environment = {name: value for each in fake.providers.values() for name, value in each.environment.items()}
+    environment = {name: value for each in asked(fake) for name, value in each.environment.items()}
     for name, value in {**environment, 'NO_PROXY': '127.0.0.1', 'TMPDIR': str(temporary)}.items():
         monkeypatch.setenv(name, value)
     # The folder for temporary files is remembered when it was asked for once.
@@ -218,14 +225,11 @@ def instead_of_the_providers(fake: FakeProviders, monkeypatch: pytest.MonkeyPatc
 
 def sizes(fake: FakeProviders) -> dict[str, list[int]]:
     """How many requests the batches of each provider hold."""
-    return {
-        name: [batch.counts['total'] for batch in provider.batches.values()]
-        for name, provider in fake.providers.items()
-    }
+    return {provider.name: [batch.counts['total'] for batch in provider.batches.values()] for provider in asked(fake)}
 
 
 def statuses(fake: FakeProviders) -> list[str]:
-    return [batch.status for provider in fake.providers.values() for batch in provider.batches.values()]
+    return [batch.status for provider in asked(fake) for batch in provider.batches.values()]
 
 
 def test_a_ticket_that_is_not_answered_is_named_and_fails_the_demo(stand_in: FakeProviders) -> None:
@@ -264,11 +268,11 @@ def test_a_refused_batch_is_explained_once_and_the_others_go_on(stand_in: FakePr
 
 
 def test_when_every_batch_is_refused_nothing_more_is_sent(stand_in: FakeProviders) -> None:
-    for provider in stand_in.providers.values():
+    for provider in asked(stand_in):
         provider.inject('create', 'http', status=401, message='That key is not valid.', times=None)
     result = CliRunner().invoke(app, LIVE)
     assert result.exit_code == 1
-    assert [provider.count('create') for provider in stand_in.providers.values()] == [1, 1, 1]
+    assert [provider.count('create') for provider in asked(stand_in)] == [1, 1, 1]
 
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='Ctrl-C is no signal there')
@@ -277,7 +281,7 @@ def test_ctrl_c_cancels_the_batches_that_runs_wait_for(stand_in: FakeProviders) 
     code, output = interrupted(LIVE, at=lambda output: output.count(' submitted\n') == 3)
     assert code == 130, output
     assert 'Traceback' not in output
-    assert [provider.count('cancel') for provider in stand_in.providers.values()] == [1, 1, 1]
+    assert [provider.count('cancel') for provider in asked(stand_in)] == [1, 1, 1]
 
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='Ctrl-C is no signal there')
@@ -297,7 +301,7 @@ def test_ctrl_c_in_the_second_process_leaves_the_batches_and_says_how_to_collect
         assert code == 130, output
         assert 'Traceback' not in output
         assert len(statuses(fake)) == 6
-        assert [provider.count('cancel') for provider in fake.providers.values()] == [0, 0, 0]
+        assert [provider.count('cancel') for provider in asked(fake)] == [0, 0, 0]
 
         clock.set_wall(3600)
         command = shlex.split(output.splitlines()[-1])

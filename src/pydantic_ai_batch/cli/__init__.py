@@ -66,6 +66,26 @@ def demo(
     raise typer.Exit(run_demo(live=live, models=model, seconds=seconds, poll=poll))
 
 
+@app.command()
+def lanes(
+    name: Annotated[str | None, typer.Argument(help='A lane, or a name that it goes by, such as `claude`.')] = None,
+    as_json: Annotated[bool, typer.Option('--json', help='Write JSON.')] = False,
+) -> None:
+    """Show the providers' batch APIs that are served, and their limits; of one lane, all that is known.
+
+    A dash stands for what is not known, which does not mean that there is no limit.
+    """
+    from pydantic_ai.exceptions import UserError
+
+    from .lanes import show_lanes
+
+    try:
+        show_lanes(name, as_json=as_json)
+    except UserError as error:
+        typer.echo(f'Error: {error}', err=True)
+        raise typer.Exit(2) from error
+
+
 @app.command(hidden=True)
 def demo_collect(
     folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help='Where the histories are.')],

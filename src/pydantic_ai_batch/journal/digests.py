@@ -60,7 +60,8 @@ def depth_of(messages: Sequence[ModelMessage]) -> int:
 
 @lru_cache(maxsize=256)
 def _family(scope: str, group: str) -> str:
-    parts = {name: value for name, value in group_of(group).items() if name != 'credential'}
+    # Another key may ask for the same, and a batch that is there is as good in whatever window.
+    parts = {name: value for name, value in group_of(group).items() if name not in ('credential', 'window')}
     if not parts:
         raise JournalError('The model does not say what its requests have in common, so they cannot be recognised.')
     return hashlib.sha256(json.dumps([scope, parts], sort_keys=True).encode()).hexdigest()[:32]
