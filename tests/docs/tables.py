@@ -79,19 +79,14 @@ def served() -> str:
     return _table(('models', 'served by'), ((info.models, info.title) for info in LANES.values()))
 
 
-def facts() -> str:
-    """All facts about each lane, with what each is known from."""
-    docs = _field_docs(LaneInfo)
-    parts: list[str] = []
-    for info in LANES.values():
-        known = [field.name for field in dataclasses.fields(info) if field.name in info.sources]
-        rows = ((docs[name], _fact(name, getattr(info, name)), info.sources[name]) for name in known)
-        parts += [
-            f'### `{info.name}`',
-            f'{info.title[:1].upper()}{info.title[1:]}.',
-            _table(('fact', 'value', 'known from'), rows),
-        ]
-    return '\n\n'.join(parts)
+def facts(name: str) -> str:
+    """All facts about a lane, with what each is known from."""
+    docs, info = _field_docs(LaneInfo), LANES[name]
+    known = [field.name for field in dataclasses.fields(info) if field.name in info.sources]
+    rows = [(docs[fact], _fact(fact, getattr(info, fact)), info.sources[fact]) for fact in known]
+    ours = [(fact, getattr(info, fact)) for fact in ('key_variables', 'verified') if getattr(info, fact)]
+    rows += [(docs[fact], ', '.join(f'`{item}`' for item in value), '') for fact, value in ours]
+    return _table(('fact', 'value', 'known from'), rows)
 
 
 def operations() -> str:

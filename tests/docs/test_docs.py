@@ -40,7 +40,8 @@ def test_the_architecture_names_every_module() -> None:
     named = [name for names in re.findall(r'<!-- table: modules (.*?) -->', page) for name in names.split()]
     modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == '.py' or (path / '__init__.py').is_file()}
     journal = {f'journal/{path.stem}' for path in (PACKAGE / 'journal').glob('*.py')}
-    assert sorted(named) == sorted((modules | journal) - {'__init__', 'journal/__init__'})
+    lanes = {f'lanes/{path.stem}' for path in (PACKAGE / 'lanes').glob('*.py')}
+    assert sorted(named) == sorted((modules | journal | lanes) - {'__init__', 'journal/__init__', 'lanes/__init__'})
 
 
 def test_the_readme_shows_what_the_demo_prints() -> None:

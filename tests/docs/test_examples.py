@@ -81,11 +81,8 @@ def test_several_providers(run: Run, fake: FakeProviders) -> None:
     lines = run('several_providers').splitlines()
     assert lines[::2] == [row.text for row in sorted(fake.anthropic.billed, key=lambda row: lines.index(row.text))]
     assert all(': Answer to: ' in line for line in lines[1::2])
-    assert {name: provider.count('create') for name, provider in fake.providers.items()} == {
-        'openai': 0,
-        'anthropic': 1,
-        'google': 1,
-    }
+    created = {name: provider.count('create') for name, provider in fake.providers.items()}
+    assert {name: count for name, count in created.items() if count} == {'anthropic': 1, 'google': 1}
 
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='a process is killed in another way there')
