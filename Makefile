@@ -18,7 +18,7 @@ STALE := stale
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install format lint typecheck test test-lowest kill demo bench docs lock stale
+.PHONY: help install format lint typecheck test test-lowest test-live kill demo bench docs lock stale
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ test-lowest: .venv-lowest/.installed ## Run the tests on the oldest pydantic-ai 
 		'pydantic-ai-slim~=$(LOWEST).0' 'pydantic-graph~=$(LOWEST).0'
 	@.venv-lowest/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --no-build-isolation -e .
 	@touch $@
+
+test-live: $(STAMP) ## Send two tiny requests on every lane whose key is set, with BATCH_LIVE=1; costs money
+	.venv/bin/python -m pytest -n0 -rs tests/live $(ARGS)
 
 kill: $(STAMP) ## Kill programs at random moments, 200 times, and write the figures into docs/reliability.md
 	.venv/bin/python -m tests.journal.figures $(ARGS)
