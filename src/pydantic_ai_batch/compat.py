@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, NotRequired, cast
 
@@ -320,8 +320,8 @@ def error_body(status_code: int, body: Any) -> str:
     return json.dumps({'status_code': status_code, 'body': body})
 
 
-_batch_priced: dict[tuple[str | None, str | None], bool] = {}
-"""Whether there is a batch price, by provider and model."""
+_batch_priced: dict[tuple[str | None, str | None, date], bool] = {}
+"""Whether there is a batch price, by provider, model and day, as prices begin some day."""
 
 
 def price_of(response: ModelResponse) -> Decimal | None:
@@ -330,7 +330,7 @@ def price_of(response: ModelResponse) -> Decimal | None:
         price = response.cost().total_price
         if price and (response.provider_details or {}).get(PROCESSING_KEY) == 'batch':
             # Of a model whose batch price is not known, the price of a live request is told, which is another one.
-            of = response.provider_name, response.model_name
+            of = response.provider_name, response.model_name, response.timestamp.date()
             if (known := _batch_priced.get(of)) is None:
                 known = _batch_priced[of] = price != replace(response, provider_details=None).cost().total_price
             return price if known else None
