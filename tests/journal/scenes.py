@@ -194,6 +194,8 @@ async def killed_when(
     """Make a call in a process that is killed while everything waits for time to pass, once `condition` holds."""
     before = asyncio.all_tasks()
     await stepped_until(condition, asyncio.ensure_future(call), clock, step=step)
+    # What came of the last call is taken note of.
+    await settled()
     killed()
     await torn_down(before)
 

@@ -576,13 +576,18 @@ async def test_a_run_that_is_cancelled_in_its_second_turn_is_made_again_without_
     def answer(request: FakeRequest) -> str | FakeToolCall:
         return echo(request) if request.tool_results else FakeToolCall('look_up', {'number': 7})
 
-    slow = True
+    slow, called = True, asyncio.Semaphore(0)
 
     async def look_up(number: int) -> str:
         """Look a number up."""
+        called.release()
         if slow:
             await asyncio.Event().wait()
         return f'number {number}'
+
+    async def both_called() -> None:
+        for _ in range(2):
+            await called.acquire()
 
     with FakeProviders(answer, clock=clock) as fake:
         batching = BatchModelRequests(journal=path, max_requests=2, max_wait=None, clock=clock)
@@ -591,13 +596,10 @@ async def test_a_run_that_is_cancelled_in_its_second_turn_is_made_again_without_
         async def asked(row: str) -> str:
             return (await agent.run(row)).output
 
-        async def cancelled(turns: int) -> None:
-            runs = [asyncio.ensure_future(asked(row)) for row in ROWS[:2]]
-            await stepped_until(lambda: batching.stats().answered == turns, runs[0], clock)
-            await given_up(asyncio.gather(*runs))
-
         # Once in the tools that the first answers call, and once in the second turn.
-        await cancelled(2)
+        runs = asyncio.gather(*map(asked, ROWS[:2]))
+        await clock.run(both_called())
+        await given_up(runs)
         slow = False
         task = await until_waiting(asyncio.gather(*map(asked, ROWS[:2])), clock)
         await given_up(task)
@@ -616,7 +618,7 @@ async def test_an_agent_inside_a_tool_of_a_run_that_is_cancelled_is_not_paid_for
         asks = request.text == 'row 0' and not request.tool_results
         return FakeToolCall('ask', {'what': 'this'}) if asks else echo(request)
 
-    slow, answers = True, list[str]()
+    slow, answers, answered = True, list[str](), asyncio.Event()
     with FakeProviders(answer, clock=clock) as fake:
         batching = BatchModelRequests(journal=path, max_requests=1, clock=clock)
         inner = Agent(lane_model(fake), capabilities=[batching])
@@ -624,13 +626,14 @@ async def test_an_agent_inside_a_tool_of_a_run_that_is_cancelled_is_not_paid_for
         async def ask(what: str) -> str:
             """Ask somebody."""
             answers.append((await inner.run(what)).output)
+            answered.set()
             if slow:
                 await asyncio.Event().wait()
             return answers[-1]
 
         outer = Agent(lane_model(fake), tools=[ask], capabilities=[batching])
         run = asyncio.ensure_future(outer.run('row 0'))
-        await stepped_until(lambda: bool(answers), run, clock)
+        await clock.run(answered.wait())
         await given_up(run)
         slow = False
         assert (await clock.run(outer.run('row 0'))).output == 'answer to row 0'
