@@ -13,7 +13,7 @@ import logging
 import re
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -324,14 +324,15 @@ class GoogleLane(ClientLane):
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag in their display name, newest first."""
         found: list[Mapping[str, Any]] = []
-        async for jobs in self._pages():
-            names = [object_in(job, 'metadata').get('displayName') for job in jobs]
-            if not all(isinstance(name, str) for name in names):
-                raise ListingIncomplete('The provider listed batches without names.')
-            found += [job for job, name in zip(jobs, names, strict=True) if name == file_name(payload.tag)]
-            oldest = parse_time(object_in(jobs[-1], 'metadata').get('createTime')) if jobs else None
-            if oldest is not None and oldest < since:
-                break
+        async with aclosing(self._pages()) as pages:
+            async for jobs in pages:
+                names = [object_in(job, 'metadata').get('displayName') for job in jobs]
+                if not all(isinstance(name, str) for name in names):
+                    raise ListingIncomplete('The provider listed batches without names.')
+                found += [job for job, name in zip(jobs, names, strict=True) if name == file_name(payload.tag)]
+                oldest = parse_time(object_in(jobs[-1], 'metadata').get('createTime')) if jobs else None
+                if oldest is not None and oldest < since:
+                    break
         stub = self._stub(payload.group, since, payload.count)
         if 'input_file' in payload.receipt:
             stub = replace(stub, provider_details={'input_file': payload.receipt['input_file']})
@@ -340,11 +341,12 @@ class GoogleLane(ClientLane):
     async def listing(self) -> AsyncGenerator[Batch]:
         """The batches that Google has for this model's project, newest first."""
         group = await self.identity()
-        async for jobs in self._pages():
-            for job in jobs:
-                batch = self._batch(job, self._stub(group, UNKNOWN_TIME, 0))
-                model = object_in(job, 'metadata').get('model')
-                yield replace(batch, model_name=model.removeprefix('models/')) if isinstance(model, str) else batch
+        async with aclosing(self._pages()) as pages:
+            async for jobs in pages:
+                for job in jobs:
+                    batch = self._batch(job, self._stub(group, UNKNOWN_TIME, 0))
+                    model = object_in(job, 'metadata').get('model')
+                    yield replace(batch, model_name=model.removeprefix('models/')) if isinstance(model, str) else batch
 
     async def _pages(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """The listing of batches, newest first, a page at a time."""

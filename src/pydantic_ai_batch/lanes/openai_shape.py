@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -271,35 +271,42 @@ class OpenAIShapedLane(ClientLane):
 
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag, or made of its file, newest page first."""
-        check_allow_model_requests()
         found: list[Batch] = []
-        after: str | None = None
-        for _ in range(_MAX_PAGES):
-            batches, after = await self._listed(after)
-            found += [self._batch(item, payload.group, payload.count) for item in batches if self._is_of(item, payload)]
-            if after is None:
-                break
-            if not batches:
-                raise ListingIncomplete('The listing has more, and does not say where.')
-            if (created := parse_time(batches[-1].get('created_at'))) is not None and created < since:
-                break
-        else:
-            raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        async with aclosing(self._pages()) as pages:
+            async for items in pages:
+                found += [
+                    self._batch(item, payload.group, payload.count) for item in items if self._is_of(item, payload)
+                ]
+                created = parse_time(items[-1].get('created_at')) if items else None
+                if created is not None and created < since:
+                    break
         return sorted(found, key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:
         """The batches that the provider has for this model's credential, newest first."""
-        check_allow_model_requests()
         group = await self.identity()
+        async with aclosing(self._pages()) as pages:
+            async for items in pages:
+                for item in items:
+                    model = item.get('model') or item.get('model_id')
+                    batch = self._batch(item, group, 0)
+                    yield replace(batch, model_name=model) if isinstance(model, str) else batch
+
+    async def _pages(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """The listing of batches, newest first, a page at a time.
+
+        Raises:
+            ListingIncomplete: It is no listing, or not all of one.
+        """
+        check_allow_model_requests()
         after: str | None = None
         for _ in range(_MAX_PAGES):
             items, after = await self._listed(after)
-            for item in items:
-                model = item.get('model') or item.get('model_id')
-                batch = self._batch(item, group, 0)
-                yield replace(batch, model_name=model) if isinstance(model, str) else batch
+            yield items
             if after is None:
                 return
+            if not items:
+                raise ListingIncomplete('The listing has more, and does not say where.')
         raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
 
     async def _listed(self, after: str | None) -> tuple[list[dict[str, Any]], str | None]:

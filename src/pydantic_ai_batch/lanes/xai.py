@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -343,10 +343,11 @@ class XAILane(ClientLane):
         """The batches that xAI has for this model's team, in the order of its listing, which is not stated."""
         check_allow_model_requests()
         group = await self.identity()
-        async for item in self._listed():
-            yield self._batch(await self._with_counts(item), group, 0)
+        async with aclosing(self._listed()) as items:
+            async for item in items:
+                yield self._batch(await self._with_counts(item), group, 0)
 
-    async def _listed(self) -> AsyncIterator[dict[str, Any]]:
+    async def _listed(self) -> AsyncGenerator[dict[str, Any]]:
         token: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self._page('/batches', token)
