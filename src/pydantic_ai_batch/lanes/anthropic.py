@@ -7,14 +7,13 @@ reply a batch is known by when it was made and how many requests it holds, and p
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models import check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchResult, BatchResultStatus
 
@@ -33,6 +32,7 @@ from .base import (
     Stray,
     Undecided,
     listed_batches,
+    path_id,
 )
 from .credentials import ClientLane
 from .errors import http_error, json_object, sdk_errors, sdk_headers, unreadable
@@ -327,10 +327,7 @@ class AnthropicLane(ClientLane):
 
 
 def _id(batch: Batch) -> str:
-    """The batch's ID, which a message history may have made up, as it can stand in a path."""
-    if not re.fullmatch(r'[A-Za-z0-9_-]+', batch.id):
-        raise UserError(f'{batch.id!r} is no ID of an Anthropic batch.')
-    return batch.id
+    return path_id(batch.id, 'an Anthropic batch')
 
 
 def _read_line(line: bytes) -> BatchResult | Stray:

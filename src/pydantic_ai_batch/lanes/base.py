@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 import secrets
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import IO, Any, ClassVar, Literal, Self, cast
+from typing import IO, Any, ClassVar, Literal, Self, TypeGuard, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
@@ -54,6 +55,29 @@ def line_number(custom_id: str) -> int | None:
     """The place, from 0, of the request with this wire ID in its batch, or `None` if the ID is not one of ours."""
     _, hyphen, number = custom_id.rpartition('-')
     return int(number) if hyphen and number.isdecimal() and number.isascii() else None
+
+
+_IN_PATHS = re.compile('[A-Za-z0-9_-]+')
+
+
+def fits_path(text: Any) -> TypeGuard[str]:
+    """Whether something is an ID that can stand in a path."""
+    return isinstance(text, str) and _IN_PATHS.fullmatch(text) is not None
+
+
+def path_id(text: str, of: str) -> str:
+    """An ID, which a message history may have made up, as it can stand in a path.
+
+    Args:
+        text: The ID.
+        of: What it is to be an ID of, for the error.
+
+    Raises:
+        UserError: It can not.
+    """
+    if not fits_path(text):
+        raise UserError(f'{text!r} is no ID of {of}.')
+    return text
 
 
 def is_in(custom_id: str, tag: str, batch: Batch) -> bool:

@@ -23,10 +23,10 @@ from pydantic_ai_batch.per_model import innermost
 
 from .base import Lane
 
-_OF_TRANSPORT = frozenset({'accept', 'accept-encoding', 'connection', 'content-type', 'user-agent'})
+OF_TRANSPORT = frozenset({'accept', 'accept-encoding', 'connection', 'content-type', 'user-agent'})
 """Headers that say nothing of who asks."""
 
-_TOLD_BY_GOOGLES = _OF_TRANSPORT | {'authorization', 'x-goog-api-client', 'x-goog-api-key', 'x-server-timeout'}
+_TOLD_BY_GOOGLES = OF_TRANSPORT | {'authorization', 'x-goog-api-client', 'x-goog-api-key', 'x-server-timeout'}
 """Those, with the ones of Google's SDK that the framework's group keys tell, or that it makes up for each call."""
 
 _GOOGLES_VERSION = 'v1beta'
@@ -75,7 +75,7 @@ class ClientLane(Lane):
         if self._seen is None or self._seen[0] is not client:
             self._refuse_hidden_credential()
             additions = _additions(client)
-            digest = hashlib.sha256(json.dumps(sorted(additions)).encode()).hexdigest() if additions else None
+            digest = digest_of(sorted(additions)) if additions else None
             self._seen = client, digest
             self._groups.clear()
         return self._seen[1]
@@ -137,18 +137,22 @@ async def client_group(model: Model, endpoint: str) -> str:
     # Azure's client puts its key on each call by itself.
     secrets = [client.api_key, getattr(client, '_azure_ad_token', None)]
     credential = [sorted(told), secrets, sorted(map(repr, client.default_query.items()))]
-    return json.dumps(
-        {
-            'credential': _digest_of(credential),
-            'endpoint': _digest_of(str(client.base_url)),
-            'model': model.model_name,
-            'url': endpoint,
-        },
-        sort_keys=True,
-    )
+    return group_key(model, credential, str(client.base_url), endpoint)
 
 
-def _digest_of(value: object) -> str:
+def group_key(model: Model, credential: object, base_url: str, endpoint: str) -> str:
+    """The group key of a model's requests, with digests of what they are sent with and where to."""
+    key = {
+        'credential': digest_of(credential),
+        'endpoint': digest_of(base_url),
+        'model': model.model_name,
+        'url': endpoint,
+    }
+    return json.dumps(key, sort_keys=True)
+
+
+def digest_of(value: object) -> str:
+    """A digest of a value that JSON can hold."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
@@ -156,7 +160,7 @@ def _additions(client: Any) -> list[tuple[str, str]]:
     """What goes with each call of a client, and decides who it is from, without the framework's seeing it."""
     http_client = _http_client(client)
     options = _googles_options(client)
-    told = _OF_TRANSPORT if options is None else _TOLD_BY_GOOGLES
+    told = OF_TRANSPORT if options is None else _TOLD_BY_GOOGLES
     # Of one name, a header of the SDK's takes the place of the HTTP client's.
     headers = {name.lower(): value for name, value in getattr(http_client, 'headers', {}).items()}
     added = {name: value for name, value in headers.items() if name not in told}

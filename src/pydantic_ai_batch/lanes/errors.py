@@ -28,7 +28,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.models import get_user_agent
 
-from .lines import parse_object
+from .lines import as_object, parse_object
 
 _QUOTA_CODES = frozenset(
     {'insufficient_quota', 'billing_hard_limit_reached', 'billing_error', 'enforced_spend_limit_reached'}
@@ -49,11 +49,19 @@ _PHASES: dict[str, TransportPhase] = {
 
 def error_object(body: Any) -> dict[str, Any]:
     """The error object of a provider's error body, which some wrap in `error`; empty if there is none."""
-    if not isinstance(body, dict):
-        return {}
-    whole = cast('dict[str, Any]', body)
+    whole = as_object(body)
     inner = whole.get('error')
     return cast('dict[str, Any]', inner) if isinstance(inner, dict) else whole
+
+
+def said_of(error: Any) -> dict[str, Any]:
+    """What a provider says of a request that failed, as an object: some say it in a text, and some nothing."""
+    return as_object(error) or {'message': str(error or 'The provider gave no reason.')}
+
+
+def status_in(text: str, words: Mapping[str, int]) -> int | None:
+    """The status that a live request would get, by the first of the words that is in a text; `None` if none is."""
+    return next((status for word, status in words.items() if word in text), None)
 
 
 def _text(value: object) -> str | None:

@@ -15,10 +15,8 @@ The facts are from Fireworks' published SDK and documentation; see `INFO.sources
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass, replace
@@ -46,11 +44,36 @@ from .base import (
     Stray,
     failed_unnamed,
     file_name,
+    fits_path,
     listed_batches,
+    path_id,
 )
-from .credentials import ClientLane
-from .errors import error_object, http_error, json_object, sdk_errors, sdk_headers, transport_error, unreadable
-from .lines import damaged, dump_json, object_in, parse_json, parse_object, parse_time, read_line, split_lines, stray
+from .credentials import ClientLane, digest_of
+from .errors import (
+    error_object,
+    http_error,
+    json_object,
+    said_of,
+    sdk_errors,
+    sdk_headers,
+    status_in,
+    transport_error,
+    unreadable,
+)
+from .lines import (
+    as_object,
+    damaged,
+    dump_json,
+    object_in,
+    parse_json,
+    parse_number,
+    parse_object,
+    parse_time,
+    read_line,
+    split_lines,
+    stray,
+    unwrapped,
+)
 from .openai_shape import CHAT_COMPLETIONS, OpenAIShapedLane
 
 if TYPE_CHECKING:
@@ -195,7 +218,7 @@ class FireworksLane(ClientLane):
             UserError: The environment does not say, or says something that is no ID.
         """
         account = os.environ.get(ACCOUNT_VARIABLE, '').strip().removeprefix('accounts/')
-        if not _ID.fullmatch(account):
+        if not fits_path(account):
             raise UserError(
                 f'Set the environment variable `{ACCOUNT_VARIABLE}` to the ID of your Fireworks account: batch calls '
                 'name the account, and the API key does not tell it.'
@@ -204,8 +227,7 @@ class FireworksLane(ClientLane):
 
     def _digest(self) -> str:
         """A digest of what the calls carry, and of the account they are for, which the client does not tell."""
-        told = [super()._digest(), self.account]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        return digest_of([super()._digest(), self.account])
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of the input dataset."""
@@ -528,19 +550,13 @@ class FireworksLane(ClientLane):
     def _id_in(self, name: Any) -> str:
         """The ID at the end of a resource's full name, which stands in paths."""
         found = name.rpartition('/')[2] if isinstance(name, str) else ''
-        if not _ID.fullmatch(found):
+        if not fits_path(found):
             raise unreadable(self.model.model_name, 'a batch without an ID')
         return found
 
 
-_ID = re.compile('[A-Za-z0-9_-]+')
-
-
 def _id(name: str) -> str:
-    """An ID, which a message history may have made up, as it can stand in a path."""
-    if not _ID.fullmatch(name):
-        raise UserError(f'{name!r} is no ID of a Fireworks job or dataset.')
-    return name
+    return path_id(name, 'a Fireworks job or dataset')
 
 
 def _output_of(name: str) -> str:
@@ -563,26 +579,16 @@ def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
         'completed': 'successfullyProcessedRequests',
         'failed': 'failedRequests',
     }
-    counts: dict[str, int] = {}
-    for ours, theirs in names.items():
-        count = progress.get(theirs)
-        if isinstance(count, str) and count.isdecimal():
-            count = int(count)
-        counts[ours] = count if isinstance(count, int) else 0
-    return counts
+    return {ours: parse_number(progress.get(theirs)) or 0 for ours, theirs in names.items()}
 
 
 def _status_of(code: Any, otherwise: int = 500) -> int:
     """The HTTP status of an error, whose code is one, or gRPC's word, or one of live errors."""
-    if isinstance(code, str) and code.isdecimal():
-        code = int(code)
-    if isinstance(code, int):
-        return code if 400 <= code < 600 else otherwise
+    if (number := parse_number(code)) is not None:
+        return number if 400 <= number < 600 else otherwise
     if not isinstance(code, str) or not code:
         return otherwise
-    if (status := _HTTP_STATUSES.get(code.upper())) is not None:
-        return status
-    return next((status for word, status in _WORDS.items() if word in code.lower()), 500)
+    return _HTTP_STATUSES.get(code.upper()) or status_in(code.lower(), _WORDS) or 500
 
 
 def _read_line(line: bytes) -> BatchResult | Stray:
@@ -591,25 +597,18 @@ def _read_line(line: bytes) -> BatchResult | Stray:
     if item is None:
         return damaged(line, 'custom_id')
     custom_id = item.get('custom_id')
-    response, error = item.get('response'), item.get('error')
-    if isinstance(response, str):
-        with suppress(ValueError, RecursionError):
-            response = parse_json(response)
-    answer = cast('dict[str, Any]', response) if isinstance(response, dict) else {}
+    answer, error = as_object(unwrapped(item.get('response'))), item.get('error')
     if not isinstance(custom_id, str) or not custom_id:
         if answer:
             return Stray('it has no `custom_id`', line.decode('utf-8', 'replace'), keyless=True)
         return stray(line, 'it has no `custom_id`')
     body: Any = answer
     if 'body' in answer and 'choices' not in answer:
-        body = answer['body']
-        if isinstance(body, str):
-            with suppress(ValueError, RecursionError):
-                body = parse_json(body)
+        body = unwrapped(answer['body'])
     error = error or object_in(answer, 'error') or object_in(body, 'error')
     status_code = _status_of(answer.get('status_code') or item.get('status_code'), 0)
     if body and not error and not status_code:
         return BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(body))
-    said = object_in({'error': error}, 'error') or {'message': str(error or 'The provider gave no reason.')}
+    said = said_of(error)
     status_code = status_code or _status_of(said.get('code') or item.get('code') or said.get('type'))
     return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'error': said}))

@@ -81,10 +81,14 @@ def parse_object(line: bytes) -> Mapping[str, Any] | None:
     return cast('Mapping[str, Any]', value) if isinstance(value, dict) else None
 
 
+def as_object(value: Any) -> dict[str, Any]:
+    """A value that is to be an object; empty if it is none."""
+    return cast('dict[str, Any]', value) if isinstance(value, dict) else {}
+
+
 def object_in(value: Any, name: str) -> dict[str, Any]:
     """The object under a name in an object; empty if either is none."""
-    inner = cast('Mapping[str, Any]', value).get(name) if isinstance(value, Mapping) else None
-    return cast('dict[str, Any]', inner) if isinstance(inner, dict) else {}
+    return as_object(cast('Mapping[str, Any]', value).get(name)) if isinstance(value, Mapping) else {}
 
 
 def list_of_objects(value: Any) -> list[dict[str, Any]]:
@@ -92,6 +96,21 @@ def list_of_objects(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         return []
     return [cast('dict[str, Any]', item) for item in cast('list[Any]', value) if isinstance(item, dict)]
+
+
+def parse_number(value: Any) -> int | None:
+    """A whole number, which some write as text; `None` if it is none."""
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
+def unwrapped(value: Any) -> Any:
+    """What a text of JSON holds, as some send a body; whatever is no such text is left as it is."""
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            return parse_json(value)
+    return value
 
 
 def parse_time(value: Any) -> datetime | None:

@@ -7,10 +7,8 @@ types of its own, which refuse what they do not know, and it repeats calls if it
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -38,20 +36,22 @@ from .base import (
     failed_unnamed,
     file_name,
     listed_batches,
+    path_id,
 )
-from .credentials import ClientLane
-from .errors import unreadable
+from .credentials import OF_TRANSPORT, ClientLane, group_key
+from .errors import said_of, status_in, unreadable
 from .http import HTTP
 from .lines import (
     damaged,
     dump_json,
     list_of_objects,
     object_in,
-    parse_json,
+    parse_number,
     parse_object,
     parse_time,
     read_line,
     stray,
+    unwrapped,
 )
 
 INLINE_BYTES = 5_000_000
@@ -87,9 +87,6 @@ _PASSING_WORDS = {
 
 _TIMEOUT = 300.0
 """How long a call may stand still, in seconds, where the client does not say: as long as the SDK lets it."""
-
-_OF_TRANSPORT = frozenset({'accept', 'accept-encoding', 'connection', 'content-type', 'user-agent'})
-"""Headers that say nothing of who asks."""
 
 _PAGE = 100
 _MAX_PAGES = 100
@@ -155,16 +152,9 @@ async def group(model: Model) -> str:
     http_client = configuration.async_client
     # Of one name, a header of the SDK's takes the place of the HTTP client's.
     headers = {name.lower(): value for name, value in getattr(http_client, 'headers', {}).items()} | sent
-    told = sorted(item for item in headers.items() if item[0] not in _OF_TRANSPORT)
-    return json.dumps(
-        {
-            'credential': _digest_of([told, str(getattr(http_client, 'params', None) or '')]),
-            'endpoint': _digest_of(_base_url(configuration)),
-            'model': model.model_name,
-            'url': _ENDPOINT,
-        },
-        sort_keys=True,
-    )
+    told = sorted(item for item in headers.items() if item[0] not in OF_TRANSPORT)
+    credential = [told, str(getattr(http_client, 'params', None) or '')]
+    return group_key(model, credential, _base_url(configuration), _ENDPOINT)
 
 
 @dataclass
@@ -290,7 +280,7 @@ class MistralLane(ClientLane):
         errors = list_of_objects((batch.provider_details or {}).get('errors'))
         if not errors:
             return NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
-        status_code = _status_of(str(errors[0].get('message')))
+        status_code = status_in(str(errors[0].get('message')).lower(), _PASSING_WORDS) or 400
         message = '; '.join(str(error.get('message')) for error in errors)
         failed = BatchResult(
             custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'message': message})
@@ -437,10 +427,6 @@ def _base_url(configuration: Any) -> str:
     return str(configuration.get_server_details()[0])
 
 
-def _digest_of(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(',', ':')).encode()
 
@@ -450,10 +436,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _id(text: str) -> str:
-    """An ID, which a message history may have made up, as it can stand in a path."""
-    if not re.fullmatch(r'[A-Za-z0-9_-]+', text):
-        raise UserError(f'{text!r} is no ID of a Mistral batch or file.')
-    return text
+    return path_id(text, 'a Mistral batch or file')
 
 
 def _is_of(job: Mapping[str, Any], payload: Sought) -> bool:
@@ -478,12 +461,6 @@ def _seems_over(job: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
     return written and 0 < counts['total'] <= counts['completed'] + counts['failed']
 
 
-def _status_of(message: str) -> int:
-    """The status that a live request would get, of an error that has a message alone."""
-    lowered = message.lower()
-    return next((status for word, status in _PASSING_WORDS.items() if word in lowered), 400)
-
-
 def _read_line(line: bytes) -> BatchResult | Stray:
     """What a line of a file, or an answer in a job, says of its request."""
     item = parse_object(line)
@@ -493,17 +470,12 @@ def _read_line(line: bytes) -> BatchResult | Stray:
     if not isinstance(custom_id, str) or not custom_id:
         return stray(line, 'it has no `custom_id`')
     response, error = object_in(item, 'response'), item.get('error')
-    body, status_code = response.get('body'), response.get('status_code')
-    if isinstance(body, str):
-        with suppress(ValueError, RecursionError):
-            body = parse_json(body)
-    if isinstance(status_code, str) and status_code.isdecimal():
-        status_code = int(status_code)
-    if not isinstance(status_code, int):
+    body, status_code = unwrapped(response.get('body')), parse_number(response.get('status_code'))
+    if status_code is None:
         status_code = 200 if response and not error else 500
     if 200 <= status_code < 300 and body is not None:
         return BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(body))
     if body is None:
-        body = object_in({'error': error}, 'error') or {'message': str(error or 'The provider gave no reason.')}
+        body = said_of(error)
     status_code = status_code if status_code >= 400 else 500
     return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, body))

@@ -37,18 +37,20 @@ from .base import (
     sent_back,
 )
 from .credentials import ClientLane
-from .errors import error_object, json_object, sdk_errors, sdk_headers, shown_url, unreadable
+from .errors import error_object, json_object, said_of, sdk_errors, sdk_headers, shown_url, status_in, unreadable
 from .lines import (
+    as_object,
     damaged,
     dump_json,
     list_of_objects,
     object_in,
-    parse_json,
+    parse_number,
     parse_object,
     parse_time,
     read_line,
     split_lines,
     stray,
+    unwrapped,
 )
 
 if TYPE_CHECKING:
@@ -252,7 +254,7 @@ class OpenAIShapedLane(ClientLane):
         code = str(errors[0].get('code'))
         if _is_sent_back(details):
             return sent_back(batch, _failed(custom_id, 429, errors))
-        failed = _failed(custom_id, _status_of(code), errors)
+        failed = _failed(custom_id, status_in(code, _PASSING_CODES) or 400, errors)
         about_a_request = any(word in code for word in _REQUEST_CODES) and not any(
             word in code for word in _WHOLE_BATCH_CODES
         )
@@ -430,7 +432,7 @@ def _errors_of(value: Any) -> list[dict[str, Any]]:
     """The errors of a batch, which come as a list, as an object that holds one, or as a text."""
     if isinstance(value, str) and value:
         return [{'message': value}]
-    errors = list_of_objects(value) or list_of_objects(object_in({'errors': value}, 'errors').get('data'))
+    errors = list_of_objects(value) or list_of_objects(as_object(value).get('data'))
     return [{name: field for name, field in error.items() if field is not None} for error in errors]
 
 
@@ -442,14 +444,8 @@ def _is_sent_back(details: Mapping[str, Any]) -> bool:
 
 def _status_of_row(code: str) -> int:
     """The status that a live request would get, of a row whose error has a code alone."""
-    for words in (_PASSING_CODES, _REFUSED_CODES):
-        if (status := next((status for word, status in words.items() if word in code), None)) is not None:
-            return status
-    return 400 if any(word in code for word in _REQUEST_CODES) else 500
-
-
-def _status_of(code: str) -> int:
-    return next((status for word, status in _PASSING_CODES.items() if word in code), 400)
+    about_a_request = any(word in code for word in _REQUEST_CODES)
+    return status_in(code, _PASSING_CODES) or status_in(code, _REFUSED_CODES) or (400 if about_a_request else 500)
 
 
 def _failed(custom_id: str, status_code: int, errors: list[dict[str, Any]]) -> BatchResult:
@@ -468,10 +464,7 @@ def _failed_for_another(batch: Batch, custom_id: str, error: Mapping[str, Any]) 
 
 
 def _line(error: Mapping[str, Any]) -> int | None:
-    line = error.get('line')
-    if isinstance(line, str) and line.isdecimal():
-        return int(line)
-    return line if isinstance(line, int) else None
+    return parse_number(error.get('line'))
 
 
 def _seems_over(item: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
@@ -511,24 +504,18 @@ def _read_line(line: bytes) -> BatchResult | Stray:
 
 
 def _read_response(custom_id: str, response: dict[str, Any], error: Any) -> BatchResult:
-    body = response.get('body')
-    if isinstance(body, str):
-        with suppress(ValueError, RecursionError):
-            body = parse_json(body)
-    status_code = response.get('status_code')
-    if isinstance(status_code, str) and status_code.isdecimal():
-        status_code = int(status_code)
-    if not isinstance(status_code, int):
+    body, status_code = unwrapped(response.get('body')), parse_number(response.get('status_code'))
+    if status_code is None:
         status_code = 500 if error else 200
     if 200 <= status_code < 300:
         return BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(body))
     if body is None and error:
-        body = {'error': object_in({'error': error}, 'error') or {'message': str(error)}}
+        body = {'error': said_of(error)}
     return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, body))
 
 
 def _read_error(custom_id: str, error: Any) -> BatchResult:
-    details = object_in({'error': error}, 'error') or {'message': str(error or 'The provider gave no reason.')}
+    details = said_of(error)
     code = details.get('code')
     if isinstance(code, str) and (unrun := _UNRUN_CODES.get(code)):
         return BatchResult(custom_id=custom_id, status=cast('Any', unrun))

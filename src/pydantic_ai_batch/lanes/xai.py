@@ -24,14 +24,13 @@ The facts are from xAI's published protocol, its documentation and recorded traf
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, UserError
+from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
@@ -51,11 +50,13 @@ from .base import (
     Sought,
     Stray,
     file_name,
+    fits_path,
     listed_batches,
+    path_id,
 )
 from .credentials import ClientLane
-from .errors import json_object, sdk_errors, sdk_headers, unreadable
-from .lines import dump_json, list_of_objects, object_in, parse_json, parse_object, parse_time
+from .errors import json_object, sdk_errors, sdk_headers, status_in, unreadable
+from .lines import as_object, dump_json, list_of_objects, object_in, parse_json, parse_number, parse_object, parse_time
 from .openai_shape import CHAT_COMPLETIONS, RESPONSES, OpenAIShapedLane
 
 if TYPE_CHECKING:
@@ -473,19 +474,13 @@ class XAILane(ClientLane):
     def _id_in(self, item: Mapping[str, Any]) -> str:
         """The ID of a batch as it is described, which stands in paths."""
         batch_id = item.get('batch_id')
-        if not isinstance(batch_id, str) or not _ID.fullmatch(batch_id):
+        if not fits_path(batch_id):
             raise unreadable(self.model.model_name, 'a batch without an ID')
         return batch_id
 
 
-_ID = re.compile('[A-Za-z0-9_-]+')
-
-
 def _id(batch: Batch) -> str:
-    """The batch's ID, which a message history may have made up, as it can stand in a path."""
-    if not _ID.fullmatch(batch.id):
-        raise UserError(f'{batch.id!r} is no ID of an xAI batch.')
-    return batch.id
+    return path_id(batch.id, 'an xAI batch')
 
 
 def _adding(portion: list[bytes]) -> bytes:
@@ -522,13 +517,8 @@ def _next(page: Mapping[str, Any]) -> str | None:
 
 def _counts(item: Mapping[str, Any]) -> dict[str, int]:
     """The counts of a batch, which gRPC's own JSON would write as text; empty where they are not shown."""
-    counts: dict[str, int] = {}
-    for name, count in object_in(item, 'state').items():
-        if isinstance(count, str) and count.isdecimal():
-            count = int(count)
-        if isinstance(count, int):
-            counts[name] = count
-    return counts
+    counts = {name: parse_number(count) for name, count in object_in(item, 'state').items()}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def _word(item: Mapping[str, Any], counts: Mapping[str, int]) -> str:
@@ -544,7 +534,7 @@ def _word(item: Mapping[str, Any], counts: Mapping[str, int]) -> str:
 
 def _read(value: Any) -> BatchResult | Stray:
     """What an item of a page of results says of its request."""
-    item = cast('dict[str, Any]', value) if isinstance(value, dict) else {}
+    item = as_object(value)
     result, custom_id = object_in(item, 'batch_result'), item.get('batch_request_id')
     answers = list_of_objects(list(object_in(result, 'response').values()))
     if not isinstance(custom_id, str) or not custom_id:
@@ -563,12 +553,9 @@ def _read(value: Any) -> BatchResult | Stray:
 def _status_of(error: Mapping[str, Any]) -> int:
     """The HTTP status of a request's error, whose code is gRPC's, or an HTTP status, or a text."""
     code = error.get('code')
-    if isinstance(code, str) and code.isdecimal():
-        code = int(code)
-    if isinstance(code, int):
-        return code if 400 <= code < 600 else _HTTP_STATUSES.get(code, 500)
-    said = f'{code} {error.get("message")}'.lower()
-    return next((status for word, status in _WORDS.items() if word in said), 500)
+    if (number := parse_number(code)) is not None:
+        return number if 400 <= number < 600 else _HTTP_STATUSES.get(number, 500)
+    return status_in(f'{code} {error.get("message")}'.lower(), _WORDS) or 500
 
 
 def _as_response(body: str | None) -> str | None:
