@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from .base import LaneInfo, NotReadYet, Payload, Sought
 from .errors import json_object, sdk_headers
-from .openai_shape import CHAT_COMPLETIONS, RESPONSES, STATUSES, OpenAIShapedLane
+from .openai_client import CHAT_COMPLETIONS, RESPONSES
+from .openai_shape import STATUSES, OpenAIShapedLane
 
 _BEING_READ = frozenset({'pending', 'running', 'uploaded', 'notrunning'})
 """The states of an input file that no batch can be made of yet."""

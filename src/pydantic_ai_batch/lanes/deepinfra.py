@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import ClassVar
 
 from .base import LaneInfo
-from .openai_shape import CHAT_COMPLETIONS, STATUSES, OpenAIShapedLane
+from .openai_client import CHAT_COMPLETIONS
+from .openai_shape import STATUSES, OpenAIShapedLane
 
 INFO = LaneInfo(
     name='deepinfra',
@@ -67,4 +68,3 @@ class DeepInfraLane(OpenAIShapedLane):
     """The lane of DeepInfra."""
 
     info: ClassVar[LaneInfo] = INFO
-    endpoint: str = CHAT_COMPLETIONS

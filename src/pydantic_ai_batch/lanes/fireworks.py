@@ -18,11 +18,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
 
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
@@ -48,13 +48,12 @@ from .base import (
     listed_batches,
     path_id,
 )
-from .credentials import ClientLane, digest_of
+from .credentials import digest_of
 from .errors import (
     error_object,
     http_error,
     json_object,
     said_of,
-    sdk_errors,
     sdk_headers,
     status_in,
     transport_error,
@@ -74,10 +73,7 @@ from .lines import (
     stray,
     unwrapped,
 )
-from .openai_shape import CHAT_COMPLETIONS, OpenAIShapedLane
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+from .openai_client import CHAT_COMPLETIONS, OpenAIClientLane
 
 ACCOUNT_VARIABLE = 'FIREWORKS_ACCOUNT_ID'
 """The environment variable with the account that batch calls are made for."""
@@ -197,18 +193,10 @@ INFO = LaneInfo(
 
 
 @dataclass
-class FireworksLane(ClientLane):
+class FireworksLane(OpenAIClientLane):
     """The lane of Fireworks, asked through OpenAI's SDK."""
 
     info: ClassVar[LaneInfo] = INFO
-    made_per_call: ClassVar[Mapping[str, str]] = OpenAIShapedLane.made_per_call
-    endpoint: str = CHAT_COMPLETIONS
-
-    @property
-    def client(self) -> AsyncOpenAI:
-        """The user's own client, without its retries: what a failure means is decided above."""
-        client: AsyncOpenAI = cast('Any', self.model).client
-        return client.with_options(max_retries=0)
 
     @cached_property
     def account(self) -> str:
@@ -540,12 +528,6 @@ class FireworksLane(ClientLane):
                 options={'headers': sdk_headers(), 'params': query or {}},
             )
         return json_object(self.model.model_name, response.content)
-
-    def _errors(self) -> AbstractContextManager[None]:
-        """Raise the framework's errors for those of the SDK and the transport below it."""
-        import openai
-
-        return sdk_errors(openai, self.model.model_name)
 
     def _id_in(self, name: Any) -> str:
         """The ID at the end of a resource's full name, which stands in paths."""

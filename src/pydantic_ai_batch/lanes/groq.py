@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from pydantic_ai.models import Model
-
 from .base import LaneInfo, listed_batches
-from .credentials import client_group
 from .errors import json_object
 from .lines import list_of_objects, object_in
-from .openai_shape import CHAT_COMPLETIONS, STATUSES, OpenAIShapedLane
+from .openai_client import CHAT_COMPLETIONS
+from .openai_shape import STATUSES, OpenAIShapedLane
 
 INFO = LaneInfo(
     name='groq',
@@ -74,17 +72,11 @@ INFO = LaneInfo(
 )
 
 
-async def group(model: Model) -> str:
-    """The group key of a model's requests."""
-    return await client_group(model, CHAT_COMPLETIONS)
-
-
 @dataclass
 class GroqLane(OpenAIShapedLane):
     """The lane of Groq's batch API."""
 
     info: ClassVar[LaneInfo] = INFO
-    endpoint: str = CHAT_COMPLETIONS
 
     @property
     def sdk(self) -> Any:

@@ -18,13 +18,14 @@ from pydantic_ai_batch.per_model import PerModel, innermost
 from pydantic_ai_batch.replay import with_client
 
 from .base import LaneInfo
-from .openai_shape import CHAT_COMPLETIONS, STATUSES, OpenAIShapedLane
+from .openai_client import CHAT_COMPLETIONS, RESPONSES
+from .openai_shape import STATUSES, OpenAIShapedLane
 
 INFO = LaneInfo(
     name='openai',
     title='OpenAI Batch API',
     models='`OpenAIResponsesModel`, `OpenAIChatModel` with `OpenAIProvider`',
-    endpoints=('/v1/responses', '/v1/chat/completions'),
+    endpoints=(RESPONSES, CHAT_COMPLETIONS),
     transport='file',
     max_requests=50_000,
     max_bytes=200_000_000,

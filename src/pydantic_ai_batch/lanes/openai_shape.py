@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, cast
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models import check_allow_model_requests
@@ -36,8 +36,7 @@ from .base import (
     listed_batches,
     sent_back,
 )
-from .credentials import ClientLane
-from .errors import error_object, json_object, said_of, sdk_errors, sdk_headers, shown_url, status_in, unreadable
+from .errors import json_object, said_of, sdk_headers, status_in, unreadable
 from .lines import (
     as_object,
     damaged,
@@ -52,12 +51,7 @@ from .lines import (
     stray,
     unwrapped,
 )
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
-RESPONSES = '/v1/responses'
-CHAT_COMPLETIONS = '/v1/chat/completions'
+from .openai_client import OpenAIClientLane
 
 STATUSES: Mapping[str, JobStatus] = {
     'validating': 'submitted',
@@ -121,34 +115,13 @@ _MAX_PAGES = 100
 
 
 @dataclass
-class OpenAIShapedLane(ClientLane):
+class OpenAIShapedLane(OpenAIClientLane):
     """A lane of an API in OpenAI's shape, asked through an SDK of the family that OpenAI's is of."""
-
-    made_per_call: ClassVar[Mapping[str, str]] = {
-        '_api_key_provider': 'calls a function for its API key',
-        'workload_identity': 'signs in with a workload identity',
-        '_azure_ad_token_provider': 'calls a function for its Azure AD token',
-        '_provider': 'leaves its credential to a `provider`',
-    }
-    endpoint: str = RESPONSES
-
-    @property
-    def client(self) -> AsyncOpenAI:
-        """The user's own client, without its retries: what a failure means is decided above."""
-        client: AsyncOpenAI = cast('Any', self.model).client
-        return client.with_options(max_retries=0)
 
     @property
     def batch_endpoint(self) -> str:
         """The endpoint as the call that creates a batch names it."""
         return self.endpoint
-
-    @property
-    def sdk(self) -> Any:
-        """The package of the client, with its exception classes."""
-        import openai
-
-        return openai
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of the input file."""
@@ -416,16 +389,6 @@ class OpenAIShapedLane(ClientLane):
             request_count=counts.get('total') or request_count,
             provider_details=details,
         )
-
-    def _errors(self, resource: str) -> AbstractContextManager[None]:
-        """Raise the framework's errors for those of the SDK and the transport below it."""
-
-        def hint(status: int, body: Any) -> str | None:
-            if status == 405 or (status == 404 and not error_object(body).get('message')):
-                return f'The server at {shown_url(self.model.base_url)} may have no `{resource}`, which batches need.'
-            return None
-
-        return sdk_errors(self.sdk, self.model.model_name, hint=hint)
 
 
 def _errors_of(value: Any) -> list[dict[str, Any]]:

@@ -17,7 +17,8 @@ from pydantic_ai.models.batch import Batch
 from .base import LaneInfo, Payload, Sought, file_name, listed_batches
 from .errors import json_object, sdk_headers, unreadable
 from .lines import list_of_objects, object_in, parse_json
-from .openai_shape import CHAT_COMPLETIONS, STATUSES, OpenAIShapedLane
+from .openai_client import CHAT_COMPLETIONS
+from .openai_shape import STATUSES, OpenAIShapedLane
 
 INFO = LaneInfo(
     name='together',
@@ -74,7 +75,6 @@ class TogetherLane(OpenAIShapedLane):
     """The lane of Together."""
 
     info: ClassVar[LaneInfo] = INFO
-    endpoint: str = CHAT_COMPLETIONS
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of the input file, which names neither method nor URL."""

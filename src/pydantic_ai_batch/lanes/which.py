@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -27,7 +28,7 @@ from . import (
     mistral,
     native,
     openai,
-    openai_shape,
+    openai_client,
     together,
     xai,
 )
@@ -87,7 +88,7 @@ def lane_for(model: Model | KnownModelName | str, *, lane: str | None = None) ->
     if is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
         return _openai_family(model, inner)
     if is_a(inner, 'pydantic_ai.models.groq', 'GroqModel'):
-        return groq.GroqLane(model, ReplayCodec(groq.group))
+        return groq.GroqLane(model, _replay(openai_client.CHAT_COMPLETIONS))
     if is_a(inner, 'pydantic_ai.models.mistral', 'MistralModel'):
         return mistral.MistralLane(model, ReplayCodec(mistral.group))
     if model.batch_max_requests is None or on_a_cloud(inner):
@@ -115,7 +116,7 @@ def _asked_for(model: Model, name: str) -> Lane:
     info, inner = lane_named(name), innermost(model)
     if info is compatible.INFO and is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
         endpoint = _endpoint(inner)
-        return compatible.CompatibleLane(model, ReplayCodec(lambda model: client_group(model, endpoint)), endpoint)
+        return compatible.CompatibleLane(model, _replay(endpoint), endpoint)
     found = lane_for(model)
     if found.info is not info:
         raise UserError(f'Model {model.model_id!r} is on the lane {found.info.name!r}, and not on {info.name!r}.')
@@ -133,10 +134,15 @@ def _bridged(model: Model) -> Lane | None:
 
 def _endpoint(inner: Model) -> str:
     chat = is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel')
-    return openai_shape.CHAT_COMPLETIONS if chat else openai_shape.RESPONSES
+    return openai_client.CHAT_COMPLETIONS if chat else openai_client.RESPONSES
 
 
-_AT: tuple[tuple[type[openai_shape.OpenAIShapedLane | fireworks.FireworksLane | xai.XAILane], str, str | None], ...] = (
+def _replay(endpoint: str) -> ReplayCodec:
+    """The codec of a model that the framework encodes nothing for, whose client is of the family of OpenAI's."""
+    return ReplayCodec(partial(client_group, endpoint=endpoint))
+
+
+_AT: tuple[tuple[type[openai_client.OpenAIClientLane], str, str | None], ...] = (
     (azure.AzureLane, 'azure', None),
     (together.TogetherLane, 'together', 'api.together'),
     (fireworks.FireworksLane, 'fireworks', 'api.fireworks.ai'),
@@ -150,7 +156,7 @@ _AT: tuple[tuple[type[openai_shape.OpenAIShapedLane | fireworks.FireworksLane | 
 def _openai_family(model: Model, inner: Model) -> Lane:
     """The lane of a model that speaks OpenAI's language, by who it speaks it to."""
     endpoint = _endpoint(inner)
-    chat = endpoint == openai_shape.CHAT_COMPLETIONS
+    chat = endpoint == openai_client.CHAT_COMPLETIONS
     supports = cast('dict[str, Any]', inner.profile).get('openai_supports_batch_api')
     name, host = inner.system, urlsplit(inner.base_url or '').hostname or ''
     # The framework turns the flag off for Azure's clients, as it serves none of their batches.
@@ -159,11 +165,11 @@ def _openai_family(model: Model, inner: Model) -> Lane:
         if (name == of or (at and host.startswith(at))) and not turned_off:
             if endpoint not in lane.info.endpoints:
                 raise no_lane(inner, LANES.values())
-            return lane(model, ReplayCodec(lambda model: client_group(model, endpoint)), endpoint)
+            return lane(model, _replay(endpoint), endpoint)
     if not supports:
         raise no_lane(inner, LANES.values())
     if not is_a(inner.provider, 'pydantic_ai.providers.openai', 'OpenAIProvider'):
-        return compatible.CompatibleLane(model, ReplayCodec(lambda model: client_group(model, endpoint)), endpoint)
+        return compatible.CompatibleLane(model, _replay(endpoint), endpoint)
     if (openai.responses_twin(inner) if chat else model).batch_max_requests is None:
         raise no_lane(inner, LANES.values())
     return openai.OpenAILane(model, ReplayCodec(openai.chat_group) if chat else NativeCodec(), endpoint)

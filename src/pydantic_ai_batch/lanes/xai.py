@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError
 from pydantic_ai.messages import ModelResponse
@@ -54,13 +54,9 @@ from .base import (
     listed_batches,
     path_id,
 )
-from .credentials import ClientLane
-from .errors import json_object, sdk_errors, sdk_headers, status_in, unreadable
+from .errors import json_object, sdk_headers, status_in, unreadable
 from .lines import as_object, dump_json, list_of_objects, object_in, parse_json, parse_number, parse_object, parse_time
-from .openai_shape import CHAT_COMPLETIONS, RESPONSES, OpenAIShapedLane
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+from .openai_client import CHAT_COMPLETIONS, RESPONSES, OpenAIClientLane
 
 PORTION_BYTES = 10_000_000
 """The size above which the requests of a batch are added in several calls: well below what a call may hold."""
@@ -162,18 +158,10 @@ INFO = LaneInfo(
 
 
 @dataclass
-class XAILane(ClientLane):
+class XAILane(OpenAIClientLane):
     """The lane of xAI, asked through OpenAI's SDK."""
 
     info: ClassVar[LaneInfo] = INFO
-    made_per_call: ClassVar[Mapping[str, str]] = OpenAIShapedLane.made_per_call
-    endpoint: str = CHAT_COMPLETIONS
-
-    @property
-    def client(self) -> AsyncOpenAI:
-        """The user's own client, without its retries: what a failure means is decided above."""
-        client: AsyncOpenAI = cast('Any', self.model).client
-        return client.with_options(max_retries=0)
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A request as it is added to a batch. One stands on each line, so that they can be divided into portions."""
@@ -464,12 +452,6 @@ class XAILane(ClientLane):
                 path, cast_to=httpx2.Response, content=content, options={'headers': headers}
             )
         return response.content
-
-    def _errors(self) -> AbstractContextManager[None]:
-        """Raise the framework's errors for those of the SDK and the transport below it."""
-        import openai
-
-        return sdk_errors(openai, self.model.model_name)
 
     def _id_in(self, item: Mapping[str, Any]) -> str:
         """The ID of a batch as it is described, which stands in paths."""
