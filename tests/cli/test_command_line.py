@@ -40,6 +40,11 @@ def test_a_lane_is_shown_with_all_that_is_known_and_where_from() -> None:
     assert 'ANTHROPIC_API_KEY' in result.output
 
 
+def test_the_windows_of_a_lane_are_told_in_hours() -> None:
+    result = CliRunner().invoke(app, ['lanes', 'mistral'], env={'COLUMNS': '200'})
+    assert '24 hours, 1 hour, 167 hours' in result.output
+
+
 def test_lanes_are_written_as_json() -> None:
     result = CliRunner().invoke(app, ['lanes', '--json'])
     described = json.loads(result.output)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic_ai_batch import LANES, BatchModelRequests, LaneInfo
 from pydantic_ai_batch.journal import schema
+from pydantic_ai_batch.lanes.facts import shown
 from pydantic_ai_batch.statuses import FRAMEWORK
 from pydantic_ai_batch.testing import FakeProviders
 
@@ -153,9 +154,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, timedelta):
-        # Windows are told in hours, as the providers do.
-        units = ((259_200, 86_400, 'day'), (3600, 3600, 'hour'), (60, 60, 'minute'), (0, 1, 'second'))
-        size, unit = next((size, unit) for least, size, unit in units if value >= timedelta(seconds=least))
+        units = ((3600, 'hour'), (60, 'minute'), (0, 'second'))
+        size, unit = next((size or 1, unit) for size, unit in units if value >= timedelta(seconds=size))
         count = value / timedelta(seconds=size)
         return f'{count:g} {unit}{"s" * (count != 1)}'
     if value is None or isinstance(value, bool):
@@ -164,21 +164,11 @@ def _shown(value: Any) -> str:
 
 
 def _fact(name: str, value: Any) -> str:
-    if value is None or value == ():
-        return '–'
     if isinstance(value, Mapping):
         return ', '.join(f'`{word}`: {meaning}' for word, meaning in value.items())
-    if isinstance(value, tuple):
-        return ', '.join(_fact(name, item) for item in value)
-    if name == 'max_bytes':
-        return f'{value / 1_000_000:,g} MB'
-    if isinstance(value, bool):
-        return 'yes' if value else 'no'
-    if isinstance(value, float):
-        return f'{value:.0%}'
-    if isinstance(value, str):
-        return f'`{value}`' if name in ('endpoints', 'tag_field') else value
-    return _shown(value)
+    if value and name in ('endpoints', 'tag_field'):
+        return ', '.join(f'`{item}`' for item in ([value] if isinstance(value, str) else value))
+    return shown(name, value)
 
 
 def _field_docs(cls: type) -> dict[str, str]:

@@ -49,7 +49,7 @@ def _all_of(infos: list[LaneInfo]) -> Table:
 
 def _short(info: LaneInfo, fact: str) -> str:
     if fact == 'windows' and len(info.windows) > 1:
-        shortest, longest = (shown(fact, at(info.windows)).removesuffix(' hours') for at in (min, max))
+        shortest, longest = (shown(fact, at(info.windows)).partition(' ')[0] for at in (min, max))
         return f'{shortest} to {longest} h'
     text = shown(fact, getattr(info, fact))
     return text.replace(' hours', ' h').replace(' days', ' d')

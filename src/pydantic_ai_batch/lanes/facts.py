@@ -61,5 +61,6 @@ def shown(fact: str, value: Any) -> str:
 
 
 def _duration(value: timedelta) -> str:
+    # Windows are told in hours, as the providers do.
     hours = value.total_seconds() / 3600
-    return f'{value.days} days' if hours > 168 else f'{hours:g} hours'
+    return f'{value.days} days' if hours > 168 else f'{hours:g} hour{"s" * (hours != 1)}'
