@@ -391,9 +391,11 @@ async def test_an_answer_to_a_request_that_another_reader_gave_up_is_found_again
 async def test_what_was_sent_goes_before_an_equal_request_that_was_not(
     harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path
 ):
-    batching = BatchModelRequests(journal=path, max_requests=100, max_wait=timedelta(hours=5), clock=clock)
+    # A clock of its own, which stands still: `clock.run` would jump over its wait while a request is on its way.
+    its_own = ManualClock()
+    batching = BatchModelRequests(journal=path, max_requests=100, max_wait=timedelta(hours=5), clock=its_own)
     agent = Agent(lane_model(fake), capabilities=[batching])
-    queued = await until_waiting(asyncio.gather(*[agent.run(row) for row in ROWS]), clock)
+    queued = await until_waiting(asyncio.gather(*[agent.run(row) for row in ROWS]), its_own)
     first = another_process()
     assert await clock.run(by_list(lane_model(fake), ROWS, path, clock)) == ANSWERS
     back_to(first)
