@@ -83,6 +83,11 @@ def _shadow_client(model: Model) -> object:
         options = HttpOptions(
             base_url=model.base_url, httpx_async_client=http_client, retry_options=HttpRetryOptions(attempts=1)
         )
+        if client.vertexai:
+            from google.oauth2.credentials import Credentials
+
+            nobody: Any = Credentials(token='none')
+            return Client(vertexai=True, project='none', location='none', credentials=nobody, http_options=options)
         return Client(api_key='none', http_options=options)
     if type(client).__module__.split('.')[0] == 'mistralai':
         from mistralai.client import Mistral

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from google.oauth2.credentials import Credentials
 from pydantic_ai import ModelRequest
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
@@ -20,6 +21,7 @@ from pydantic_ai.providers.azure import AzureProvider
 from pydantic_ai.providers.deepseek import DeepSeekProvider
 from pydantic_ai.providers.fireworks import FireworksProvider
 from pydantic_ai.providers.google import GoogleProvider
+from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 from pydantic_ai.providers.groq import GroqProvider
 from pydantic_ai.providers.mistral import MistralProvider
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -136,6 +138,11 @@ def _google(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return GoogleModel('gemini-2.5-flash', provider=GoogleProvider(client=client)), client.aio
 
 
+def _vertex(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.vertex.client(credentials=Credentials(token=key))
+    return GoogleModel('gemini-2.5-flash', provider=GoogleCloudProvider(client=client)), client.aio
+
+
 def _native(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return NativeModel(fake, key), None
 
@@ -164,6 +171,8 @@ _FIREWORKS = {
     'cancel': 'it has no call that cancels a batch',
     'retention': 'its results are kept until their owner deletes them',
 }
+
+_VERTEX = {'retention': 'its results are kept until their owner deletes them'}
 
 HARNESSES = [
     Harness('responses', 'openai', 'openai', _responses, delete='delete'),
@@ -199,6 +208,7 @@ MORE = [
     Harness('deepinfra', 'deepinfra', 'deepinfra', _deepinfra, delete='delete', lacks=_NO_PRICE),
     Harness('xai-chat', 'xai', 'xai', _xai(OpenAIChatModel), states_status=False, lacks=_XAI),
     Harness('xai-responses', 'xai', 'xai', _xai(OpenAIResponsesModel), states_status=False, lacks=_XAI),
+    Harness('vertex', 'vertex', 'vertex', _vertex, delete='delete', lacks=_VERTEX),
     Harness('compatible', 'openai-compatible', 'openai', _compatible, delete='delete', lacks=_NO_PRICE),
 ]
 """Lanes that are made of the same parts, which the contract suite is run over too."""
@@ -215,7 +225,17 @@ def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
         monkeypatch.setattr(mistral, 'INLINE_BYTES', 0)
     if name == 'fireworks':
         monkeypatch.setenv('FIREWORKS_ACCOUNT_ID', 'test')
-    return next(harness for harness in EVERY if harness.name == name)
+    harness = next(harness for harness in EVERY if harness.name == name)
+    if name != 'vertex':
+        return harness
+
+    def make(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+        # What its client does not tell, and where the fake is, which is known once it has started.
+        for variable, value in harness.fake(fake).environment.items():
+            monkeypatch.setenv(variable, value)
+        return harness.make(fake, key)
+
+    return replace(harness, make=make)
 
 
 async def close(client: Any) -> None:

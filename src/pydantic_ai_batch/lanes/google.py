@@ -24,8 +24,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
-from pydantic_ai_batch.exceptions import ResultUnreadable
-from pydantic_ai_batch.statuses import FRAMEWORK, TERMINAL, JobStatus
+from pydantic_ai_batch.statuses import FRAMEWORK, TERMINAL
 
 from .base import (
     UNKNOWN_TIME,
@@ -43,6 +42,7 @@ from .base import (
 )
 from .credentials import ClientLane
 from .errors import connection_error, http_error, unreadable
+from .gemini import FULL_QUEUE_CODES, INVALID_CODES, STATES, check_answer, state_of
 from .lines import (
     chunks_of,
     damaged,
@@ -64,27 +64,6 @@ _log = logging.getLogger('pydantic_ai_batch')
 INLINE_BYTES = 19_000_000
 """The largest batch that is sent inside the create call. Google's limit is 20 MB for the call as a whole."""
 
-_STATES: dict[str, JobStatus] = {
-    'UNSPECIFIED': 'submitted',
-    'QUEUED': 'submitted',
-    'PENDING': 'submitted',
-    'RUNNING': 'in_progress',
-    'PAUSED': 'in_progress',
-    'UPDATING': 'in_progress',
-    'CANCELLING': 'canceling',
-    'SUCCEEDED': 'ended',
-    'PARTIALLY_SUCCEEDED': 'ended',
-    'FAILED': 'failed',
-    'CANCELLED': 'canceled',
-    'EXPIRED': 'expired',
-}
-
-_INVALID_CODES = (3, 400)
-"""The codes of a job that failed for what is in it, as gRPC's INVALID_ARGUMENT or as its HTTP status."""
-
-_FULL_QUEUE_CODES = (8, 429)
-"""The codes of a job that its project has no room for now, as gRPC's RESOURCE_EXHAUSTED or as its HTTP status."""
-
 _PAGE = 100
 _MAX_PAGES = 100
 _SPOOL_BYTES = 32_000_000
@@ -98,7 +77,7 @@ INFO = LaneInfo(
     max_requests=None,
     max_bytes=2_000_000_000,
     models_per_batch=1,
-    statuses=_STATES,
+    statuses=STATES,
     windows=(timedelta(hours=48),),
     expires=True,
     results_kept=timedelta(weeks=6),
@@ -165,14 +144,7 @@ class GoogleLane(ClientLane):
 
     async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
         """Decode a result, unless it is a success that holds no answer, which would be read as an empty one."""
-        if result.status == 'succeeded' and result.body is not None:
-            answer = parse_object(result.body.encode('utf-8', 'surrogatepass'))
-            if answer is None or not ({'candidates', 'promptFeedback'} & answer.keys()):
-                raise ResultUnreadable(
-                    self.model.model_name,
-                    'The provider returned a success with neither an answer nor a reason why there is none.',
-                    body=result.body,
-                )
+        check_answer(self.model.model_name, result)
         return await super().decode(result, request)
 
     async def create(self, payload: Payload) -> Batch:
@@ -306,9 +278,9 @@ class GoogleLane(ClientLane):
             }
             failed = BatchResult(custom_id=custom_id, status='errored', body=dump_json(error))
             code = error.get('code')
-            if code in _FULL_QUEUE_CODES:
+            if code in FULL_QUEUE_CODES:
                 return sent_back(batch, failed)
-            if code in _INVALID_CODES and batch.request_count > 1:
+            if code in INVALID_CODES and batch.request_count > 1:
                 return failed_unnamed(batch, failed)
             return failed
         return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
@@ -409,9 +381,9 @@ class GoogleLane(ClientLane):
     def _batch(self, operation: Mapping[str, Any], known: Batch) -> Batch:
         metadata = object_in(operation, 'metadata')
         word = str(metadata.get('state') or '')
-        state = word.partition('_STATE_')[2] or word
+        state = state_of(word)
         stats = object_in(metadata, 'batchStats')
-        status = _STATES.get(state)
+        status = STATES.get(state)
         if status is None:
             self.log_unknown_status(known.id, word)
             status = 'ended' if operation.get('done') else 'in_progress'

@@ -17,11 +17,15 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         'deep-infra': 'deepinfra',
         'fireworks-ai': 'fireworks',
         'gemini': 'google',
+        'google-cloud': 'vertex',
+        'google-vertex': 'vertex',
         'gpt': 'openai',
         'grok': 'xai',
         'mistralai': 'mistral',
         'together-ai': 'together',
         'togetherai': 'together',
+        'vertex-ai': 'vertex',
+        'vertexai': 'vertex',
         'x-ai': 'xai',
     }
 )
@@ -44,7 +48,21 @@ def _xai(name: str) -> Model:
     return OpenAIChatModel(name, provider=XAILanguageProvider())
 
 
-_OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType({'deepinfra': _deepinfra, 'xai': _xai})
+def _vertex(name: str) -> Model:
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        return infer_model(f'google-cloud:{name}')
+    except DefaultCredentialsError as error:
+        raise UserError(
+            'There are no credentials for Google Cloud: set the environment variable `GOOGLE_APPLICATION_CREDENTIALS` '
+            'to the file of a service account, or run `gcloud auth application-default login`.'
+        ) from error
+
+
+_OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(
+    {'deepinfra': _deepinfra, 'vertex': _vertex, 'xai': _xai}
+)
 """How models are made of lanes that the framework has no prefix for, or one for another API."""
 
 
@@ -90,6 +108,7 @@ _ANY_MODEL: Mapping[str, str] = MappingProxyType(
         'azure': 'azure:gpt-5-mini',
         'anthropic': 'anthropic:claude-haiku-4-5',
         'google': 'google:gemini-2.5-flash',
+        'vertex': 'vertex:gemini-2.5-flash',
         'groq': 'groq:openai/gpt-oss-20b',
         'mistral': 'mistral:mistral-small-latest',
         'together': 'together:openai/gpt-oss-20b',

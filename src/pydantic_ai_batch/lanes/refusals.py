@@ -79,14 +79,7 @@ def no_lane(inner: Model, known: Iterable[LaneInfo]) -> NoBatchLane:
             f'an `{client}`.'
         )
     if is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
-        if not on_a_cloud(inner):
-            return NoBatchLane(
-                f'Model {model_id!r} cannot be batched: its profile has `google_supports_batch_api` off.'
-            )
-        return LaneNotBuilt(
-            f'Model {model_id!r} is on Google Cloud, whose batch jobs `pydantic-ai-batch` does not serve yet: use the '
-            'Gemini API.'
-        )
+        return NoBatchLane(f'Model {model_id!r} cannot be batched: its profile has `google_supports_batch_api` off.')
     if is_a(inner, 'pydantic_ai.models.bedrock', 'BedrockConverseModel'):
         return LaneNotBuilt(
             f'Model {model_id!r} is on Amazon Bedrock, whose batch jobs `pydantic-ai-batch` does not serve yet.'

@@ -30,6 +30,7 @@ from . import (
     openai,
     openai_client,
     together,
+    vertex,
     xai,
 )
 from .base import Lane, LaneInfo
@@ -45,6 +46,7 @@ LANES: Mapping[str, LaneInfo] = MappingProxyType(
             azure.INFO,
             anthropic.INFO,
             google.INFO,
+            vertex.INFO,
             groq.INFO,
             mistral.INFO,
             together.INFO,
@@ -91,6 +93,8 @@ def lane_for(model: Model | KnownModelName | str, *, lane: str | None = None) ->
         return groq.GroqLane(model, _replay(openai_client.CHAT_COMPLETIONS))
     if is_a(inner, 'pydantic_ai.models.mistral', 'MistralModel'):
         return mistral.MistralLane(model, ReplayCodec(mistral.group))
+    if is_a(inner, 'pydantic_ai.models.google', 'GoogleModel') and on_a_cloud(inner):
+        return vertex.VertexLane(model, ReplayCodec(vertex.group))
     if model.batch_max_requests is None or on_a_cloud(inner):
         raise no_lane(inner, LANES.values())
     if is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):

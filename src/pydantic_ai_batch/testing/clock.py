@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import threading
+import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,12 @@ T = TypeVar('T')
 _SETTLE_TURNS = 50
 """How many turns of the event loop other tasks get before time moves: enough for any number of agent runs that start
 together to reach the queue, as each turn advances every task that is ready."""
+
+_QUIET = 5e-5
+"""Seconds of the processor that threads may use in the meantime and still count as doing nothing."""
+
+_PATIENCE = 400
+"""How often `run` waits at most, before it moves time, for threads that go on doing something."""
 
 _STUCK_AFTER = 30
 """Real seconds after which `run` gives up on what neither ends nor sleeps."""
@@ -116,6 +123,8 @@ class ManualClock:
         """
         task = asyncio.get_running_loop().create_task(_await(awaitable))
         try:
+            # What begins in a thread has time to begin.
+            await asyncio.sleep(0.001)
             await self._drive(task)
             return await task
         except asyncio.CancelledError:
@@ -129,7 +138,7 @@ class ManualClock:
     async def _drive(self, task: asyncio.Task[Any]) -> None:
         """Move the clock until `task` is done."""
         while not task.done():
-            await self._settle()
+            await self._quiet()
             if task.done():
                 break
             if self._sleepers:
@@ -178,6 +187,18 @@ class ManualClock:
         moved = max(0.0, monotonic - self._monotonic)
         self._monotonic += moved
         self._now += moved
+
+    async def _quiet(self) -> None:
+        """Let tasks go on until they wait, and threads until they do nothing, as far as that can be seen.
+
+        Time that moved while a fake is at an answer, or while a thread of an SDK is, would end other waits before
+        what was first has happened.
+        """
+        for _ in range(_PATIENCE):
+            before = time.process_time() - time.thread_time()
+            await self._settle()
+            if time.process_time() - time.thread_time() - before < _QUIET:
+                break
 
     async def _settle(self) -> None:
         for _ in range(_SETTLE_TURNS):

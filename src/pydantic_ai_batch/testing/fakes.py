@@ -24,6 +24,7 @@ from pydantic_ai_batch.testing.openai_api import FakeOpenAI
 from pydantic_ai_batch.testing.provider import FakeProvider
 from pydantic_ai_batch.testing.scene import Scene
 from pydantic_ai_batch.testing.together_api import FakeTogether
+from pydantic_ai_batch.testing.vertex_api import FakeVertex
 from pydantic_ai_batch.testing.xai_api import FakeXAI
 
 
@@ -86,6 +87,8 @@ class FakeProviders:
         """The fake Fireworks."""
         self.xai = FakeXAI(self._scene)
         """The fake xAI."""
+        self.vertex = FakeVertex(self._scene)
+        """The fake Vertex AI."""
         fakes: tuple[FakeProvider[Any], ...] = (
             self.openai,
             self.anthropic,
@@ -97,6 +100,7 @@ class FakeProviders:
             self.together,
             self.fireworks,
             self.xai,
+            self.vertex,
         )
         self.providers: dict[str, FakeProvider[Any]] = {fake.name: fake for fake in fakes}
         """Every fake by its name."""

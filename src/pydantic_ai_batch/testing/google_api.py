@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pydantic_ai_batch.testing.answers import FakeError, token_estimate
+from pydantic_ai_batch.testing.answers import token_estimate
 from pydantic_ai_batch.testing.batches import FakeRow, RowResult, Submission
-from pydantic_ai_batch.testing.google_batches import FakeGoogleBatch, Manners, OutputPlace, failure, with_id
+from pydantic_ai_batch.testing.calls import digest
+from pydantic_ai_batch.testing.google_batches import (
+    WINDOW,
+    WORDS,
+    FakeGoogleBatch,
+    Manners,
+    OutputPlace,
+    failure,
+    with_id,
+)
 from pydantic_ai_batch.testing.google_bodies import body_problem, endpoint_of
+from pydantic_ai_batch.testing.google_client import client_of
 from pydantic_ai_batch.testing.google_files import FakeFile, new_id
 from pydantic_ai_batch.testing.google_input import Input, read_file, read_inline
-from pydantic_ai_batch.testing.google_json import Json, error_body, field, object_in
+from pydantic_ai_batch.testing.google_json import Json, field, object_in
 from pydantic_ai_batch.testing.google_service import VERSIONS
 from pydantic_ai_batch.testing.google_uploads import GoogleFiles
-from pydantic_ai_batch.testing.provider import Incoming, Refusal
+from pydantic_ai_batch.testing.provider import Incoming
 from pydantic_ai_batch.testing.scene import Scene
 from pydantic_ai_batch.testing.timetable import Phase
 from pydantic_ai_batch.testing.wire import json_reply
+
+if TYPE_CHECKING:
+    from google.genai import Client
 
 
 class FakeGoogle(GoogleFiles):
@@ -41,6 +54,10 @@ class FakeGoogle(GoogleFiles):
     `code` names, such as `'FAILED_PRECONDITION'`.
     """
 
+    name = 'google'
+    prefix = '/google'
+    words = WORDS
+    window = WINDOW
     operations = frozenset(
         {'create', 'status', 'list', 'cancel', 'delete', 'live'}
         | {'upload', 'upload_bytes', 'files', 'file', 'download', 'delete_file'}
@@ -77,6 +94,24 @@ class FakeGoogle(GoogleFiles):
         """Whether a batch that was cancelled or expired has the results of what was finished. Nothing tells for sure
         that one ever has."""
 
+    def client(self, **settings: Any) -> Client:
+        """An SDK client on this fake, with the API key `'test'`.
+
+        Close it when done: `async with fake.google.client().aio as client`, or `with` for the one that blocks.
+
+        Args:
+            settings: Further settings of `google.genai.Client`, such as `api_key` or `http_options`.
+
+        Raises:
+            RuntimeError: The fakes are not started.
+        """
+        return client_of(self.base_url, settings)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that point Google's SDK at this fake, where the program gives it no other settings."""
+        return {'GOOGLE_GEMINI_BASE_URL': self.base_url, 'GOOGLE_API_KEY': 'test'}
+
     @property
     def routes(self) -> list[Route]:
         """The paths it serves."""
@@ -93,6 +128,13 @@ class FakeGoogle(GoogleFiles):
                 self.route('POST', f'{model}:streamGenerateContent', 'live', self._live_stream),
             ]
         return [*routes, self.unknown_route()]
+
+    def _project(self, call: Incoming) -> str:
+        """The project of the call's API key."""
+        key = call.headers.get('x-goog-api-key') or call.query.get('key')
+        if not key:
+            self._refuse(403, 'The request has no API key.')
+        return self.projects.get(key, digest(key))
 
     # Batches
 
@@ -234,30 +276,6 @@ class FakeGoogle(GoogleFiles):
         )
         self._files.add(file)
         batch.output = {'responsesFile': f'files/{file.id}'}
-
-    # Live
-
-    def _answer(self, call: Incoming) -> Json:
-        self._project(call)
-        endpoint, body = endpoint_of(call.path['model']), self._json(call)
-        answered = body_problem(body)
-        if not answered:
-            _, answered = self.execute(endpoint, body, None, size=len(call.body), batch_id=None)
-        if answered is None:
-            self._refuse(500, 'The answer function gave no answer.')
-        if isinstance(answered, FakeError):
-            raise Refusal(json_reply(error_body(answered), answered.status))
-        return answered
-
-    def _live(self, call: Incoming) -> Response:
-        return json_reply(self._answer(call))
-
-    def _live_stream(self, call: Incoming) -> Response:
-        """The whole answer in the first and last piece of a stream."""
-        piece = json_reply(self._answer(call))
-        if call.query.get('alt') == 'sse':
-            return Response(b'data: ' + bytes(piece.body) + b'\r\n\r\n', media_type='text/event-stream')
-        return Response(b'[' + bytes(piece.body) + b']', media_type='application/json')
 
 
 def _inline_result(line: bytes) -> Any:

@@ -1,25 +1,21 @@
-"""What the parts of the fake Gemini API share: keys, bodies, pages and errors."""
+"""What the fakes of Gemini share, of its own API and of Google Cloud's: bodies, pages, errors and live requests."""
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from starlette.responses import Response
 
 from pydantic_ai_batch.testing.answers import Asked, FakeError, FakeRequest, FakeToolCall
 from pydantic_ai_batch.testing.calls import digest
-from pydantic_ai_batch.testing.google_batches import WINDOW, WORDS, FakeGoogleBatch
-from pydantic_ai_batch.testing.google_bodies import model_of, read_request, write_answer
-from pydantic_ai_batch.testing.google_client import client_of
+from pydantic_ai_batch.testing.google_bodies import body_problem, endpoint_of, model_of, read_request, write_answer
 from pydantic_ai_batch.testing.google_json import Json, error_body
-from pydantic_ai_batch.testing.provider import FakeProvider, Incoming, Refusal
+from pydantic_ai_batch.testing.provider import B, FakeProvider, Incoming, Refusal
 from pydantic_ai_batch.testing.scene import Scene
 from pydantic_ai_batch.testing.wire import json_reply
-
-if TYPE_CHECKING:
-    from google.genai import Client
 
 VERSIONS = ('/v1beta', '/v1')
 """The versions of the API that are served, all alike: google-genai asks for one or the other, as its own version is."""
@@ -33,37 +29,15 @@ class _Named(Protocol):
 N = TypeVar('N', bound=_Named)
 
 
-class GoogleService(FakeProvider[FakeGoogleBatch]):
-    """The fake Gemini API without its paths."""
+class GoogleService(FakeProvider[B]):
+    """A fake of Gemini without its paths."""
 
-    name = 'google'
-    prefix = '/google'
-    words = WORDS
-    window = WINDOW
     result_kinds = ('output',)
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self.projects: dict[str, str] = {}
-        """API key to the project that it belongs to, for keys that are to share one."""
-
-    def client(self, **settings: Any) -> Client:
-        """An SDK client on this fake, with the API key `'test'`.
-
-        Close it when done: `async with fake.google.client().aio as client`, or `with` for the one that blocks.
-
-        Args:
-            settings: Further settings of `google.genai.Client`, such as `api_key` or `http_options`.
-
-        Raises:
-            RuntimeError: The fakes are not started.
-        """
-        return client_of(self.base_url, settings)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that point Google's SDK at this fake, where the program gives it no other settings."""
-        return {'GOOGLE_GEMINI_BASE_URL': self.base_url, 'GOOGLE_API_KEY': 'test'}
+        """API key, or access token, to the project that it belongs to, for keys that are to share one."""
 
     @property
     def _now(self) -> float:
@@ -88,12 +62,9 @@ class GoogleService(FakeProvider[FakeGoogleBatch]):
     def _refuse(self, status: int, message: str, *, code: str | None = None) -> NoReturn:
         raise Refusal(self.error(status, message, code=code))
 
+    @abstractmethod
     def _project(self, call: Incoming) -> str:
-        """The project of the call's API key."""
-        key = call.headers.get('x-goog-api-key') or call.query.get('key')
-        if not key:
-            self._refuse(403, 'The request has no API key.')
-        return self.projects.get(key, digest(key))
+        """The project that a call is for."""
 
     def _json(self, call: Incoming) -> Json:
         try:
@@ -133,3 +104,27 @@ class GoogleService(FakeProvider[FakeGoogleBatch]):
         listed = [item for item in items[start:] if shown(item)]
         page = listed[:size]
         return page, digest(page[-1].id) if size < len(listed) else None
+
+    # Live
+
+    def _answer(self, call: Incoming) -> Json:
+        self._project(call)
+        endpoint, body = endpoint_of(call.path['model']), self._json(call)
+        answered = body_problem(body)
+        if not answered:
+            _, answered = self.execute(endpoint, body, None, size=len(call.body), batch_id=None)
+        if answered is None:
+            self._refuse(500, 'The answer function gave no answer.')
+        if isinstance(answered, FakeError):
+            raise Refusal(json_reply(error_body(answered), answered.status))
+        return answered
+
+    def _live(self, call: Incoming) -> Response:
+        return json_reply(self._answer(call))
+
+    def _live_stream(self, call: Incoming) -> Response:
+        """The whole answer in the first and last piece of a stream."""
+        piece = json_reply(self._answer(call))
+        if call.query.get('alt') == 'sse':
+            return Response(b'data: ' + bytes(piece.body) + b'\r\n\r\n', media_type='text/event-stream')
+        return Response(b'[' + bytes(piece.body) + b']', media_type='application/json')

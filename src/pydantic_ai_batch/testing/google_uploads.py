@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pydantic_ai_batch.testing.google_batches import FakeGoogleBatch
 from pydantic_ai_batch.testing.google_files import FakeFile, FileStore, Upload, id_problem, new_id
 from pydantic_ai_batch.testing.google_json import field, object_in
 from pydantic_ai_batch.testing.google_service import VERSIONS, GoogleService
@@ -13,7 +14,7 @@ from pydantic_ai_batch.testing.scene import Scene
 from pydantic_ai_batch.testing.wire import Download, json_reply
 
 
-class GoogleFiles(GoogleService):
+class GoogleFiles(GoogleService[FakeGoogleBatch]):
     """The fake Gemini API as far as it is about files."""
 
     def __init__(self, scene: Scene) -> None:
