@@ -17,17 +17,15 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, ModelRequestContext, infer_model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.instrumented import InstrumentedModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.profiles.anthropic import AnthropicModelProfile
-from pydantic_ai.profiles.google import GoogleModelProfile
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.cerebras import CerebrasProvider
 from pydantic_ai.providers.gateway import gateway_provider
-from pydantic_ai.providers.google import GoogleProvider
 
 from pydantic_ai_batch import BatchModelRequests, lane_for, model_request_batch, model_request_batch_sync
 from pydantic_ai_batch.exceptions import LaneNotBuilt, NoBatchLane
@@ -327,14 +325,7 @@ async def test_models_that_are_named_with_the_gateway_are_refused_by_name(
         await clock.run(model_request_batch(f'gateway/{name}', rows('x'), clock=clock))
 
 
-async def test_gemini_models_on_google_cloud_are_refused_as_not_served_yet(clock: ManualClock):
-    from google.genai import Client
-
-    client = Client(vertexai=True, api_key='k')
-    model = GoogleModel(
-        'gemini-2.5-flash',
-        provider=GoogleProvider(client=client),
-        profile=GoogleModelProfile(google_supports_batch_api=True),
-    )
-    with pytest.raises(LaneNotBuilt, match='is on Google Cloud'):
+async def test_a_batch_api_that_is_not_served_yet_is_refused_as_that(clock: ManualClock):
+    model = OpenAIChatModel('llama', provider=CerebrasProvider(api_key='k'))
+    with pytest.raises(LaneNotBuilt, match='Cerebras is a private preview'):
         await clock.run(model_request_batch(model, rows('x'), clock=clock))

@@ -236,6 +236,7 @@ CREATE = {
     'mistral': '/batch/jobs',
     **dict.fromkeys(('azure', 'groq', 'together', 'deepinfra', 'xai'), '/batches'),
     'fireworks': '/batchInferenceJobs',
+    'vertex': '/batchPredictionJobs',
 }
 """What the path of the call ends in that creates a batch."""
 

@@ -103,6 +103,25 @@ def together() -> dict[str, Any]:
     return read('together_batch_files.openapi.json')
 
 
+@cache
+def vertex() -> dict[str, Any]:
+    """Google's description of Vertex AI, whose references are bare names."""
+
+    def referring(schema: dict[str, Any]) -> dict[str, Any]:
+        if schema.get('type') == 'any':
+            return {}
+        if isinstance(name := schema.get('$ref'), str):
+            return {'$ref': f'#/components/schemas/{name}'}
+        return exact({key: value for key, value in schema.items() if key not in ('id', 'format') or value == 'int64'})
+
+    schemas = {
+        name.removeprefix('GoogleCloudAiplatformV1'): rewritten(schema, referring)
+        for name, schema in read('vertex_aiplatform_v1_batchPredictionJobs.discovery.json')['schemas'].items()
+    }
+    text = json.dumps(schemas).replace('/schemas/GoogleCloudAiplatformV1', '/schemas/')
+    return {'components': {'schemas': json.loads(text)}}
+
+
 # Validators
 
 

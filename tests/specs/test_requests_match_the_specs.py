@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -60,6 +61,8 @@ class Traffic:
         """The lines of each file that was uploaded."""
         if self.harness.lane == 'google':
             contents = [call.body for call in self.of('upload_bytes')]
+        elif self.harness.lane == 'vertex':
+            contents = [call.body for call in self.of('upload')]
         else:
             contents = [
                 read_form(call.headers['content-type'], call.body)['file'].content for call in self.of('upload')
@@ -185,6 +188,21 @@ async def test_together_batches_are_created_as_the_spec_says(observe: Observe) -
         validator(schemas.together(), 'CreateBatchRequest').validate(create)
     for file in traffic.files():
         assert all(line.keys() == {'custom_id', 'body'} for line in file)
+
+
+async def test_vertex_jobs_are_created_and_described_as_the_spec_says(observe: Observe) -> None:
+    traffic = await observe('vertex')
+    job = validator(schemas.vertex(), 'BatchPredictionJob')
+    for create in traffic.json('create'):
+        job.validate(create)
+        assert {'displayName', 'model', 'inputConfig', 'outputConfig'} <= create.keys()
+        assert all(re.fullmatch('[a-z0-9_-]{1,63}', text) for label in create['labels'].items() for text in label)
+    for call in traffic.of('list'):
+        assert call.query.keys() <= {'pageSize', 'pageToken', 'filter', 'readMask'}
+    for file in traffic.files():
+        for line in file:
+            assert line.keys() == {'request'}
+            assert all(re.fullmatch('[a-z0-9_-]{1,63}', text) for text in line['request']['labels'].values())
 
 
 @pytest.mark.parametrize(

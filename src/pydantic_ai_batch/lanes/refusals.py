@@ -47,7 +47,6 @@ _WITHOUT: Mapping[str, str] = MappingProxyType(
         'openrouter': 'OpenRouter has no batch API. Use the provider of the model itself',
         'cohere': 'Cohere has no batch API for chat',
         'huggingface': 'the inference providers of Hugging Face have no batch API',
-        'cerebras': 'the batch API of Cerebras is a private preview, which `pydantic-ai-batch` does not serve',
         'deepseek': 'DeepSeek has no batch API',
         'ollama': f'Ollama has no batch API, and {_SELF_HOSTED}',
         'vllm': f'`vllm serve` has no batch API, and {_SELF_HOSTED}',
@@ -88,6 +87,11 @@ def no_lane(inner: Model, known: Iterable[LaneInfo]) -> NoBatchLane:
         return NoBatchLane(
             f'Model {model_id!r} cannot be batched: an `XaiModel` speaks gRPC. Use `OpenAIChatModel('
             f'{inner.model_name!r}, provider=XAILanguageProvider())`, from `pydantic_ai_batch.providers`.'
+        )
+    if provider == 'cerebras':
+        return LaneNotBuilt(
+            f'Model {model_id!r} cannot be batched: the batch API of Cerebras is a private preview, which '
+            '`pydantic-ai-batch` does not serve yet.'
         )
     if (why := _WITHOUT.get(provider)) is not None:
         return NoBatchLane(f'Model {model_id!r} cannot be batched: {why}.')

@@ -146,6 +146,7 @@ INFO = LaneInfo(
     allowlist=True,
     refused='API keys of the express mode',
     plan='a project with a bucket in Cloud Storage',
+    key_variables=('GOOGLE_APPLICATION_CREDENTIALS',),
     verified=('spec',),
     sources={
         'endpoints': "spec: Google's API description of Vertex AI, v1",
@@ -475,7 +476,8 @@ class VertexLane(ClientLane):
         before, count = (known, known.request_count) if isinstance(known, Batch) else (None, known.count)
         given = before.provider_details or {} if before else cast('Sought', known).receipt
         word = str(job.get('state') or '')
-        details: dict[str, Any] = {'state': f'JOB_STATE_{state_of(word).upper() or "UNSPECIFIED"}'}
+        state = state_of(word.upper())
+        details: dict[str, Any] = {'state': f'JOB_STATE_{state or "UNSPECIFIED"}'}
         if isinstance(input_file := given.get('input_file'), str):
             details['input_file'] = input_file
         if error := object_in(job, 'error'):
@@ -487,7 +489,7 @@ class VertexLane(ClientLane):
         counts = _counts(job)
         if any(counts.values()):
             details['request_counts'] = counts
-        status = STATES.get(state_of(word).upper())
+        status = STATES.get(state or 'UNSPECIFIED')
         if status is None:
             self.log_unknown_status(name, word)
             status = 'ended' if job.get('endTime') else 'in_progress'
