@@ -46,11 +46,20 @@ def test_no_alias_is_the_name_of_another_lane():
         ('xai:grok-4', 'xai'),
         ('grok:grok-4', 'xai'),
         ('azure:gpt-5-mini', 'azure'),
-        ('test', 'native'),
+        ('azure-responses:gpt-5-mini', 'azure'),
+        ('xai-responses:grok-4', 'xai'),
     ],
 )
-def test_a_model_has_a_name_of_each_lane(name: str, lane: str):
-    assert lane_for(name).info.name == lane
+def test_a_model_has_a_name_of_each_lane_by_which_a_job_finds_it_again(name: str, lane: str):
+    found = lane_for(name)
+    assert found.info.name == lane
+    again = lane_for(found.model_reference)
+    assert (again.info.name, type(again.model)) == (lane, type(found.model))
+    assert getattr(again, 'endpoint', None) == getattr(found, 'endpoint', None)
+
+
+def test_a_model_that_is_no_providers_has_one_too():
+    assert lane_for('test').info.name == 'native'
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from google.auth import exceptions as auth_errors
 from google.auth.credentials import Credentials as AnyCredentials
 from google.genai import Client
+from google.genai.types import HttpOptions
 from google.oauth2.credentials import Credentials
 from pydantic_ai import Agent, ModelRequest
 from pydantic_ai.exceptions import (
@@ -56,7 +57,7 @@ def client_over(server: Server, credentials: Any = None, **options: Any) -> Clie
         project='my-project',
         location='us-central1',
         credentials=credentials or Credentials(token='secret'),
-        http_options={'httpx_async_client': http_client, **options},
+        http_options=HttpOptions(httpx_async_client=http_client, **options),
     )
 
 
@@ -268,10 +269,6 @@ class Renewed(AnyCredentials):
         self.service_account_email = email
         self.times = 0
 
-    @property
-    def expired(self) -> bool:
-        return True
-
     def refresh(self, request: Any) -> None:
         self.times += 1
         self.token = f'token-{self.times}'
@@ -283,12 +280,15 @@ class Revoked(Renewed):
 
 
 async def test_a_batch_outlives_the_token_that_it_was_made_with(server: Server):
-    client = client_over(server, Renewed('me@project'))
+    credentials = Renewed('me@project')
+    client = client_over(server, credentials)
     lane = lane_for(model_with(client))
     server.replies(job_object())
     before = await lane.identity()
     for _ in range(2):
         await lane.status(handle())
+        # As it is once it has expired.
+        credentials.token = ''
     assert await lane.identity() == before
     first, second = (call.headers['authorization'] for call in server.calls)
     assert first != second

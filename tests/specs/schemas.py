@@ -122,6 +122,27 @@ def vertex() -> dict[str, Any]:
     return {'components': {'schemas': json.loads(text)}}
 
 
+@cache
+def xai() -> dict[str, set[str]]:
+    """The names of the fields of each message of xAI's protocol.
+
+    It cannot be compiled, as it imports files that are not published with it.
+    """
+    messages: dict[str, set[str]] = {}
+    open_messages: list[str] = []
+    for line in (SPECS / 'xai_batch.proto').read_text('utf-8').splitlines():
+        text = line.split('//')[0].strip()
+        if found := re.match(r'(message|oneof|enum|service) (\w+) {', text):
+            # The fields of a `oneof` are its message's.
+            open_messages.append(found[2] if found[1] == 'message' else open_messages[-1] if open_messages else '')
+            messages.setdefault(open_messages[-1], set())
+        elif text == '}':
+            open_messages.pop()
+        elif open_messages and (found := re.fullmatch(r'(?:optional |repeated )?[\w.]+ (\w+) = \d+;', text)):
+            messages[open_messages[-1]].add(found[1])
+    return messages
+
+
 # Validators
 
 

@@ -190,6 +190,36 @@ async def test_together_batches_are_created_as_the_spec_says(observe: Observe) -
         assert all(line.keys() == {'custom_id', 'body'} for line in file)
 
 
+@pytest.mark.parametrize('name', ['xai-chat', 'xai-responses'])
+async def test_xai_batches_are_filled_and_asked_for_in_the_words_of_its_protocol(name: str, observe: Observe) -> None:
+    words = schemas.xai()
+    traffic = await observe(name)
+    for create in traffic.json('create'):
+        assert create.keys() == {'name'} <= words['CreateBatchRequest']
+    for add in traffic.json('add'):
+        assert add.keys() == {'batch_requests'} <= words['AddBatchRequestsRequest']
+        for item in add['batch_requests']:
+            # Over HTTP a request stands in a field of its own, as was recorded; the protocol has it beside the ID.
+            assert item.keys() - {'batch_request'} == {'batch_request_id'} <= words['BatchRequest']
+    for call in traffic.of('list'):
+        assert call.query.keys() <= words['ListBatchesRequest']
+    for call in traffic.of('download'):
+        assert call.query.keys() <= words['ListBatchResultsRequest']
+
+
+async def test_the_fake_of_xai_describes_batches_in_the_words_of_its_protocol(clock: ManualClock) -> None:
+    words = schemas.xai()
+    with FakeProviders(clock=clock) as fake:
+        async with fake.xai.client(api_key='test') as client:
+            batch = await client.post('/batches', cast_to=object, body={'name': 'a'})
+            assert isinstance(batch, dict)
+            assert batch.keys() <= words['Batch']
+            assert batch['state'].keys() <= words['BatchState']
+            page = await client.get('/batches', cast_to=object)
+            assert isinstance(page, dict)
+            assert page.keys() <= words['ListBatchesResponse']
+
+
 async def test_vertex_jobs_are_created_and_described_as_the_spec_says(observe: Observe) -> None:
     traffic = await observe('vertex')
     job = validator(schemas.vertex(), 'BatchPredictionJob')

@@ -76,6 +76,7 @@ class AzureLane(OpenAIShapedLane):
     """The lane of Azure OpenAI."""
 
     info: ClassVar[LaneInfo] = INFO
+    responses_prefix: ClassVar[str | None] = 'azure-responses'
 
     @property
     def batch_endpoint(self) -> str:

@@ -32,6 +32,12 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 """Other names that lanes go by, which are accepted where a name is typed, and their canonical ones."""
 
 
+def _azure_responses(name: str) -> Model:
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+
+    return OpenAIResponsesModel(name, provider='azure')
+
+
 def _deepinfra(name: str) -> Model:
     from pydantic_ai.models.openai import OpenAIChatModel
 
@@ -48,6 +54,14 @@ def _xai(name: str) -> Model:
     return OpenAIChatModel(name, provider=XAILanguageProvider())
 
 
+def _xai_responses(name: str) -> Model:
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+
+    from pydantic_ai_batch.providers import XAILanguageProvider
+
+    return OpenAIResponsesModel(name, provider=XAILanguageProvider())
+
+
 def _vertex(name: str) -> Model:
     from google.auth.exceptions import DefaultCredentialsError
 
@@ -61,7 +75,13 @@ def _vertex(name: str) -> Model:
 
 
 _OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(
-    {'deepinfra': _deepinfra, 'vertex': _vertex, 'xai': _xai}
+    {
+        'azure-responses': _azure_responses,
+        'deepinfra': _deepinfra,
+        'vertex': _vertex,
+        'xai': _xai,
+        'xai-responses': _xai_responses,
+    }
 )
 """How models are made of lanes that the framework has no prefix for, or one for another API."""
 

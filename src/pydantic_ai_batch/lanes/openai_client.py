@@ -31,6 +31,16 @@ class OpenAIClientLane(ClientLane):
     endpoint: str = CHAT_COMPLETIONS
     """The endpoint that the model's requests are for."""
 
+    responses_prefix: ClassVar[str | None] = None
+    """The prefix of names of models of the Responses API, where the one of the framework is for chat models."""
+
+    @property
+    def model_reference(self) -> str:
+        """The name by which a model of this class is found again."""
+        if self.endpoint == RESPONSES and self.responses_prefix is not None:
+            return f'{self.responses_prefix}:{self.model.model_name}'
+        return super().model_reference
+
     @property
     def client(self) -> AsyncOpenAI:
         """The user's own client, without its retries: what a failure means is decided above."""

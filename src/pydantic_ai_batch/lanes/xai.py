@@ -160,6 +160,7 @@ class XAILane(OpenAIClientLane):
     """The lane of xAI, asked through OpenAI's SDK."""
 
     info: ClassVar[LaneInfo] = INFO
+    responses_prefix: ClassVar[str | None] = 'xai-responses'
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A request as it is added to a batch. One stands on each line, so that they can be divided into portions."""
