@@ -19,7 +19,14 @@ from pydantic_ai_batch.testing.calls import digest
 from pydantic_ai_batch.testing.loopback import client_options
 from pydantic_ai_batch.testing.multipart import read_form
 from pydantic_ai_batch.testing.openai_batches import WORDS, FakeOpenAIBatch, error_body, metadata_problem
-from pydantic_ai_batch.testing.openai_bodies import CHAT, EMBEDDINGS, RESPONSES, read_request, write_answer
+from pydantic_ai_batch.testing.openai_bodies import (
+    CHAT,
+    EMBEDDINGS,
+    MODERATIONS,
+    RESPONSES,
+    read_request,
+    write_answer,
+)
 from pydantic_ai_batch.testing.openai_files import PURPOSES, RETENTION, FakeFile, FileStore
 from pydantic_ai_batch.testing.openai_input import Input, read_input
 from pydantic_ai_batch.testing.provider import FakeProvider, Incoming, Refusal
@@ -29,7 +36,7 @@ from pydantic_ai_batch.testing.wire import Download, json_reply
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-ENDPOINTS = (RESPONSES, CHAT, EMBEDDINGS)
+ENDPOINTS = (RESPONSES, CHAT, EMBEDDINGS, MODERATIONS)
 """What a batch can be for, and what answers live."""
 
 _EXPIRES_AFTER = range(3600, 2_592_001)
@@ -55,7 +62,7 @@ class _Described:
 
 
 class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
-    """OpenAI's Files and Batch APIs, and its Responses, Chat Completions and Embeddings endpoints.
+    """OpenAI's Files and Batch APIs, and its Responses, Chat Completions, Embeddings and Moderations endpoints.
 
     Operations: `upload`, `files` (their listing), `file`, `download`, `delete`, `create`, `status`, `list`, `cancel`,
     and `live` for a request to one of the endpoints.

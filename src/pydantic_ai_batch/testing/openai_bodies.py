@@ -13,13 +13,14 @@ from typing import Any, cast
 from pydantic_ai_batch.testing.answers import Asked, FakeRequest, FakeTool, FakeToolCall, token_estimate
 
 RESPONSES, CHAT, EMBEDDINGS = '/v1/responses', '/v1/chat/completions', '/v1/embeddings'
+MODERATIONS = '/v1/moderations'
 
 Json = dict[str, Any]
 
 
 def read_request(endpoint: str, body: Json) -> Asked:
     """What a body of that endpoint asks for."""
-    if endpoint == EMBEDDINGS:
+    if endpoint in (EMBEDDINGS, MODERATIONS):
         return Asked(text=embedding_inputs(body)[-1])
     if endpoint == CHAT:
         messages = _objects(body.get('messages'))
@@ -50,6 +51,7 @@ def write_answer(request: FakeRequest, answer: str | FakeToolCall, size: int, *,
     write: dict[str, Callable[[FakeRequest, str | FakeToolCall, int, int], Json]] = {
         CHAT: _chat,
         EMBEDDINGS: _embeddings,
+        MODERATIONS: _moderations,
     }
     return write.get(request.endpoint, _response)(request, answer, token_estimate(size), int(now))
 
@@ -63,7 +65,7 @@ def usage_tokens(body: Json) -> tuple[int, int]:
 
 
 def embedding_inputs(body: Json) -> list[str]:
-    """The texts to embed; tokens stand for themselves in words. Never empty."""
+    """The texts to embed, or to judge; tokens stand for themselves in words. Never empty."""
     source = body.get('input')
     if isinstance(source, list) and source:
         items = cast('list[Any]', source)
@@ -186,6 +188,21 @@ def _embeddings(request: FakeRequest, answer: str | FakeToolCall, spent: int, no
         'data': data,
         'model': request.model,
         'usage': {'prompt_tokens': spent, 'total_tokens': spent},
+    }
+
+
+def _moderations(request: FakeRequest, answer: str | FakeToolCall, spent: int, now: int) -> Json:
+    """One judgement for each input: it is harmless, whatever the answer says, unless that is `'flagged'`."""
+    flagged = answer == 'flagged'
+    judgement: Json = {
+        'flagged': flagged,
+        'categories': {'harassment': flagged, 'violence': False},
+        'category_scores': {'harassment': 0.9 if flagged else 0.01, 'violence': 0.01},
+    }
+    return {
+        'id': f'modr-{uuid.uuid4().hex[:24]}',
+        'model': request.model,
+        'results': [judgement for _ in embedding_inputs(request.body)],
     }
 
 
