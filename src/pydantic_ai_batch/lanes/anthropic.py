@@ -26,7 +26,6 @@ from .base import (
     UNKNOWN_TIME,
     LaneInfo,
     ListingIncomplete,
-    NotRun,
     Payload,
     Sought,
     Stray,
@@ -189,10 +188,6 @@ class AnthropicLane(ClientLane):
                     yield read_line(line, _read_line, 'custom_id')
             finally:
                 await response.aclose()
-
-    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
-        """A batch lists all its requests, those that expired or were cancelled too."""
-        return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
 
     async def cancel(self, batch: Batch) -> Batch:
         """Ask Anthropic to stop the batch; requests that have begun are finished, and billed."""

@@ -494,9 +494,21 @@ class Lane(ABC):
         """How many results an ended batch should have, by the provider's own count; 0 where it does not say."""
         return compat.counted(batch)
 
-    @abstractmethod
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What an ended batch means for a request that its results do not list."""
+        status = self.info.statuses.get(self.word(batch))
+        if status == 'expired':
+            return BatchResult(custom_id=custom_id, status='expired')
+        if status == 'canceled':
+            return BatchResult(custom_id=custom_id, status='canceled')
+        if status == 'failed':
+            failure = self.failure(batch, custom_id)
+            return failure or NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
+        return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+
+    def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
+        """What the failure of a batch means for a request in it; `None` if the provider does not say why it failed."""
+        return None
 
     @abstractmethod
     async def cancel(self, batch: Batch) -> Batch:

@@ -428,18 +428,11 @@ class FireworksLane(OpenAIClientLane):
         word, done = self.word(batch), super().readable(batch)
         return 0 if word == 'FAILED' else max(done, batch.request_count) if word == 'COMPLETED' else done
 
-    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
-        """What the job's own end means for a request without a result."""
-        word = self.word(batch)
-        if word == 'EXPIRED':
-            return BatchResult(custom_id=custom_id, status='expired')
-        if word == 'CANCELLED':
-            return BatchResult(custom_id=custom_id, status='canceled')
-        if word != 'FAILED':
-            return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+    def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
+        """What the failure of a job means for a request in it."""
         error = object_in(batch.provider_details, 'error')
         if not error:
-            return NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
+            return None
         status_code, message = _status_of(error.get('code'), 400), str(error.get('message') or '')
         body = compat.error_body(status_code, {'error': error})
         failed = BatchResult(custom_id=custom_id, status='errored', body=body)

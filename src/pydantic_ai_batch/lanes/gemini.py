@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic_ai.models.batch import BatchResult
+from pydantic_ai.models.batch import Batch, BatchResult
 
 from pydantic_ai_batch.exceptions import ResultUnreadable
 from pydantic_ai_batch.statuses import JobStatus
 
+from .base import NotRun, failed_unnamed, sent_back
 from .lines import parse_object
 
 STATES: Mapping[str, JobStatus] = {
@@ -27,10 +28,10 @@ STATES: Mapping[str, JobStatus] = {
 }
 """What the states of a job mean, by what comes after `_STATE_` in their names."""
 
-INVALID_CODES = (3, 400)
+_INVALID_CODES = (3, 400)
 """The codes of a job that failed for what is in it, as gRPC's INVALID_ARGUMENT or as its HTTP status."""
 
-FULL_QUEUE_CODES = (8, 429)
+_FULL_QUEUE_CODES = (8, 429)
 """The codes of a job that its project has no room for now, as gRPC's RESOURCE_EXHAUSTED or as its HTTP status."""
 
 
@@ -54,3 +55,10 @@ def check_answer(model_name: str, result: BatchResult) -> None:
             'The provider returned a success with neither an answer nor a reason why there is none.',
             body=result.body,
         )
+
+
+def because_of(code: object, batch: Batch, failed: BatchResult) -> BatchResult | NotRun:
+    """What a job that failed with a code means for a request in it, whose own failure would be `failed`."""
+    if code in _FULL_QUEUE_CODES:
+        return sent_back(batch, failed)
+    return failed_unnamed(batch, failed) if code in _INVALID_CODES and batch.request_count > 1 else failed

@@ -35,14 +35,12 @@ from .base import (
     Payload,
     Sought,
     Stray,
-    failed_unnamed,
     file_name,
     listed_batches,
-    sent_back,
 )
 from .credentials import ClientLane
 from .errors import connection_error, http_error, unreadable
-from .gemini import FULL_QUEUE_CODES, INVALID_CODES, STATES, check_answer, state_of
+from .gemini import STATES, because_of, check_answer, state_of
 from .lines import (
     chunks_of,
     damaged,
@@ -263,27 +261,12 @@ class GoogleLane(ClientLane):
         # The counts of a batch that was just seen to succeed can be old.
         return max(super().readable(batch), batch.request_count) if succeeded else 0
 
-    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
-        """What the batch's own end means for a request that its results do not list."""
-        details = batch.provider_details or {}
-        state = str(details.get('state', ''))
-        if state.endswith('_EXPIRED'):
-            return BatchResult(custom_id=custom_id, status='expired')
-        if state.endswith('_CANCELLED'):
-            return BatchResult(custom_id=custom_id, status='canceled')
-        if state.endswith('_FAILED'):
-            error = details.get('error') or {
-                'code': 13,
-                'message': 'The batch failed, and the provider does not say why.',
-            }
-            failed = BatchResult(custom_id=custom_id, status='errored', body=dump_json(error))
-            code = error.get('code')
-            if code in FULL_QUEUE_CODES:
-                return sent_back(batch, failed)
-            if code in INVALID_CODES and batch.request_count > 1:
-                return failed_unnamed(batch, failed)
-            return failed
-        return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+    def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
+        """What the failure of a batch means for a request in it."""
+        why = {'code': 13, 'message': 'The batch failed, and the provider does not say why.'}
+        error = object_in(batch.provider_details, 'error') or why
+        failed = BatchResult(custom_id=custom_id, status='errored', body=dump_json(error))
+        return because_of(error.get('code'), batch, failed)
 
     async def cancel(self, batch: Batch) -> Batch:
         """Ask Google to stop the batch. Its results are lost, those of requests that were run too."""
@@ -349,7 +332,7 @@ class GoogleLane(ClientLane):
 
     def word(self, batch: Batch) -> str:
         """The provider's own word for where the batch is, without its prefix."""
-        return str((batch.provider_details or {}).get('state') or '').partition('_STATE_')[2]
+        return state_of(str((batch.provider_details or {}).get('state') or ''))
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
         """Find the input file by the name that it was uploaded with."""

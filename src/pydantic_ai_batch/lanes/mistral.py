@@ -268,18 +268,11 @@ class MistralLane(ClientLane):
         """How many results a batch should have: none if it failed, whatever it counts."""
         return 0 if self.word(batch) == 'FAILED' else super().readable(batch)
 
-    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
-        """What the batch's own end means for a request that its results do not list."""
-        word = self.word(batch)
-        if word == 'TIMEOUT_EXCEEDED':
-            return BatchResult(custom_id=custom_id, status='expired')
-        if word == 'CANCELLED':
-            return BatchResult(custom_id=custom_id, status='canceled')
-        if word != 'FAILED':
-            return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+    def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
+        """What the failure of a batch means for a request in it."""
         errors = list_of_objects((batch.provider_details or {}).get('errors'))
         if not errors:
-            return NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
+            return None
         status_code = status_in(str(errors[0].get('message')).lower(), _PASSING_WORDS) or 400
         message = '; '.join(str(error.get('message')) for error in errors)
         failed = BatchResult(

@@ -22,7 +22,7 @@ from pydantic_ai_batch.exceptions import RequestNotSendable
 from pydantic_ai_batch.per_model import PerModel
 from pydantic_ai_batch.wording import counted
 
-from .base import WIRE_ID_WIDTH, Lane, LaneInfo, ListingIncomplete, NotRun, Payload, Sought, Stray
+from .base import WIRE_ID_WIDTH, Lane, LaneInfo, ListingIncomplete, Payload, Sought, Stray
 from .errors import connection_error
 
 INFO = LaneInfo(
@@ -122,10 +122,6 @@ class NativeLane(Lane):
     def readable(self, batch: Batch) -> int:
         """Not known: what is in a handle's details is the model's own affair."""
         return 0
-
-    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
-        """A request without a result was not run, as far as anyone can tell."""
-        return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
 
     async def cancel(self, batch: Batch) -> Batch:
         """Ask the model to cancel the batch."""

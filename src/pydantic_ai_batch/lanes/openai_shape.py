@@ -204,21 +204,23 @@ class OpenAIShapedLane(OpenAIClientLane):
 
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What the batch's own end means for a request without a line in its files."""
-        details = batch.provider_details or {}
-        status = details.get('status')
-        if status == 'expired':
-            return BatchResult(custom_id=custom_id, status='expired')
-        if status == 'cancelled':
-            return BatchResult(custom_id=custom_id, status='canceled')
-        errors, place = _errors_of(details.get('errors')), line_number(custom_id)
-        named = [error for error in errors if _line(error)] if place is not None else []
-        if own := [error for error in named if _line(error) == (place or 0) + 1]:
+        line = (line_number(custom_id) or 0) + 1
+        if own := [error for error in self._named(batch, custom_id) if _line(error) == line]:
             # Groq leaves out the lines that it names, and runs the others.
             return _failed(custom_id, 400, own)
-        if status != 'failed':
-            return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+        return super().unlisted(batch, custom_id)
+
+    def _named(self, batch: Batch, custom_id: str) -> list[dict[str, Any]]:
+        """The errors of a batch that name lines of its input, if a wire ID tells which line is its request's."""
+        errors = _errors_of((batch.provider_details or {}).get('errors'))
+        return [error for error in errors if _line(error)] if line_number(custom_id) is not None else []
+
+    def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
+        """What the failure of a batch means for a request in it."""
+        details = batch.provider_details or {}
+        errors, named = _errors_of(details.get('errors')), self._named(batch, custom_id)
         if not errors:
-            return NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
+            return None
         if all(error.keys() == {'message'} for error in errors):
             # A text alone does not say whether it passes: sent again, the requests are not paid for twice.
             return NotRun(f'Batch {batch.id!r} failed: {errors[0]["message"]}')

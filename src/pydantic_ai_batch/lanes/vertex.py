@@ -42,14 +42,12 @@ from .base import (
     Payload,
     Sought,
     Stray,
-    failed_unnamed,
     file_name,
     listed_batches,
-    sent_back,
 )
 from .credentials import ClientLane, digest_of, group_key
 from .errors import status_in, unreadable
-from .gemini import FULL_QUEUE_CODES, INVALID_CODES, STATES, check_answer, state_of
+from .gemini import STATES, because_of, check_answer, state_of
 from .http import HTTP
 from .lines import (
     as_object,
@@ -437,27 +435,14 @@ class VertexLane(ClientLane):
         word, done = self.word(batch), super().readable(batch)
         return 0 if word == 'FAILED' else max(done, batch.request_count) if word == 'SUCCEEDED' else done
 
-    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
-        """What the job's own end means for a request without a result."""
-        word = self.word(batch)
-        if word == 'EXPIRED':
-            return BatchResult(custom_id=custom_id, status='expired')
-        if word == 'CANCELLED':
-            return BatchResult(custom_id=custom_id, status='canceled')
+    def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
+        """What the failure of a job means for a request in it."""
         error = object_in(batch.provider_details, 'error')
-        if word != 'FAILED':
-            return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
         if not error:
-            return NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
+            return None
         code = parse_number(error.get('code'))
-        failed = BatchResult(
-            custom_id=custom_id, status='errored', body=compat.error_body(_http_status(code), {'error': error})
-        )
-        if code in FULL_QUEUE_CODES:
-            return sent_back(batch, failed)
-        if code in INVALID_CODES and batch.request_count > 1:
-            return failed_unnamed(batch, failed)
-        return failed
+        body = compat.error_body(_http_status(code), {'error': error})
+        return because_of(code, batch, BatchResult(custom_id=custom_id, status='errored', body=body))
 
     async def cancel(self, batch: Batch) -> Batch:
         """Ask Google to stop the job; what is finished by then stays collectable, and billed."""

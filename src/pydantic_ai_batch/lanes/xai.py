@@ -45,7 +45,6 @@ from .base import (
     UNKNOWN_TIME,
     LaneInfo,
     ListingIncomplete,
-    NotRun,
     Payload,
     Sought,
     Stray,
@@ -381,16 +380,11 @@ class XAILane(OpenAIClientLane):
         done = super().readable(batch)
         return max(done, batch.request_count) if self.word(batch) == 'completed' else done
 
-    def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
-        """What the batch's own end means for a request without a result."""
-        word = self.word(batch)
-        if word == 'cancelled':
-            return BatchResult(custom_id=custom_id, status='canceled')
-        if word == 'failed':
-            message = (batch.provider_details or {}).get('message')
-            body = compat.error_body(400, {'error': {'message': f'xAI cancelled the batch: {message}'}})
-            return BatchResult(custom_id=custom_id, status='errored', body=body)
-        return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+    def failure(self, batch: Batch, custom_id: str) -> BatchResult:
+        """What it means for a request that xAI cancelled its batch."""
+        message = (batch.provider_details or {}).get('message')
+        body = compat.error_body(400, {'error': {'message': f'xAI cancelled the batch: {message}'}})
+        return BatchResult(custom_id=custom_id, status='errored', body=body)
 
     async def cancel(self, batch: Batch) -> Batch:
         """Ask xAI to stop the batch; what is finished by then stays collectable, and billed."""
