@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import anyio
 import pytest
@@ -97,4 +98,16 @@ async def test_a_batch_whose_reply_the_proxy_could_not_read_is_found_by_its_tag_
     upstream.openai.inject('create', 'garbage')
     assert texts(await run_list(model)) == ANSWERS
     assert upstream.openai.count('create') == 1
+    assert billed_once(upstream)
+
+
+async def test_a_batch_that_the_proxy_made_twice_is_billed_once(
+    model: OpenAIChatModel, upstream: FakeProviders
+) -> None:
+    """The proxy repeats a create whose reply it lost, and answers as if nothing had happened."""
+    upstream.processing = timedelta(seconds=3)
+    upstream.openai.inject('create', 'lose_reply')
+    assert texts(await run_list(model)) == ANSWERS
+    assert len(upstream.openai.batches) == 2
+    assert upstream.openai.count('cancel') == 1
     assert billed_once(upstream)
