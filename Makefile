@@ -18,7 +18,7 @@ STALE := stale
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install format lint typecheck test test-lowest test-live kill demo bench docs lock stale
+.PHONY: help install format lint typecheck test test-lowest test-live test-servers kill demo bench docs lock stale
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ test-lowest: .venv-lowest/.installed ## Run the tests on the oldest pydantic-ai 
 
 test-live: $(STAMP) ## Send two tiny requests on every lane whose key is set, with BATCH_LIVE=1; costs money
 	.venv/bin/python -m pytest -n0 -rs tests/live $(ARGS)
+
+# They are put into .servers, whatever of them this machine can run; what it cannot is skipped with the reason. A file of
+# tests, and so a server, stays with one process.
+test-servers: $(STAMP) ## Run the lanes against servers that others wrote, which are installed first
+	.venv/bin/python -m tests.servers.install
+	PYDANTIC_AI_BATCH_SERVERS=1 .venv/bin/python -m pytest -n2 --dist loadfile -rs tests/servers $(ARGS)
 
 kill: $(STAMP) ## Kill programs at random moments, 200 times, and write the figures into docs/reliability.md
 	.venv/bin/python -m tests.journal.figures $(ARGS)

@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import httpx2
 import pytest
 from conftest import ModelOf
 from ctrl_c import interrupted
@@ -178,24 +179,57 @@ async def test_a_second_batch_of_one_tag_is_cancelled(
     fake: FakeProviders, model: OpenAIResponsesModel, clock: ManualClock
 ):
     # As a transport of the user's that retries by itself below the SDK does: two creates, and the reply is lost.
-    client = model.client
-    sent: list[str] = []
-
-    async def twice(request: object) -> None:
-        import httpx2
-
-        assert isinstance(request, httpx2.Request)
-        if request.url.path.endswith('/batches') and request.method == 'POST' and not sent:
-            sent.append('create')
-            async with httpx2.AsyncClient() as other:
-                await other.post(request.url, content=request.content, headers=dict(request.headers))
-
-    client._client.event_hooks = {'request': [twice]}
+    model.client._client.event_hooks = {'request': [Twice()]}
     fake.openai.inject('create', 'lose_reply', after=1)
     outputs = await run_all(clock, model)
     assert all(isinstance(output, str) for output in outputs)
     assert len(fake.openai.batches) == 2
     assert fake.openai.count('cancel') == 1
+    assert billed_once(fake)
+
+
+class Twice:
+    """A request hook that sends a create a first time, without a word of it."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    async def __call__(self, request: httpx2.Request) -> None:
+        if request.url.path.endswith('/batches') and request.method == 'POST' and not self.done:
+            self.done = True
+            async with httpx2.AsyncClient() as other:
+                await other.post(request.url, content=request.content, headers=dict(request.headers))
+
+
+async def as_litellm(response: httpx2.Response) -> None:
+    """A response hook: what LiteLLM's proxy adds to every reply."""
+    response.headers['x-litellm-call-id'] = '1'
+
+
+async def test_behind_a_proxy_that_repeats_creates_unseen_the_second_batch_is_cancelled(
+    fake: FakeProviders, model: OpenAIResponsesModel, clock: ManualClock
+):
+    model.client._client.event_hooks = {'request': [Twice()], 'response': [as_litellm]}
+    outputs = await run_all(clock, model)
+    assert all(isinstance(output, str) for output in outputs)
+    assert len(fake.openai.batches) == 2
+    assert fake.openai.count('list') == 1
+    assert fake.openai.count('cancel') == 1
+    assert billed_once(fake)
+
+
+@pytest.mark.parametrize('fault', [None, 'http', 'garbage', 'reset'])
+async def test_behind_such_a_proxy_a_single_batch_goes_on_whatever_its_listing_says(
+    fault: str | None, fake: FakeProviders, model: OpenAIResponsesModel, clock: ManualClock
+):
+    model.client._client.event_hooks = {'response': [as_litellm]}
+    if fault:
+        fake.openai.inject('list', fault)
+    outputs = await run_all(clock, model)
+    assert all(isinstance(output, str) for output in outputs)
+    assert fake.openai.count('create') == 1
+    assert fake.openai.count('list') == 1
+    assert fake.openai.count('cancel') == 0
     assert billed_once(fake)
 
 

@@ -302,7 +302,7 @@ def http_answer(model_name: str, result: BatchResult) -> tuple[int, bytes]:
         ValueError: The result holds no such thing.
     """
     if result.status in ('expired', 'canceled'):
-        raise ModelAPIError(model_name, f'The request {result.status} in its batch before the model ran it.')
+        raise ModelAPIError(model_name, f'The request was {result.status} in its batch before the model ran it.')
     if result.status == 'succeeded':
         body = (result.body or '').encode('utf-8', 'surrogatepass')
         json.loads(body)

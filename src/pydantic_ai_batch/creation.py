@@ -104,7 +104,10 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
     proven_absent = False
     while True:
         try:
-            return _submitted(lane, payload, await lane.create(payload), clock)
+            batch = await lane.create(payload)
+            if payload.maybe_doubled:
+                batch = await _single(lane, payload, batch, since)
+            return _submitted(lane, payload, batch, clock)
         except NotReadYet as unread:
             if reads == len(READ_DELAYS):
                 await discard(lane, payload)
@@ -219,7 +222,23 @@ async def _look_for(lane: Lane, payload: Sought, since: datetime, clock: Clock, 
             ) from lost
 
 
+async def _single(lane: Lane, payload: Sought, batch: Batch, since: datetime) -> Batch:
+    """The batch of `payload` that goes on, where one was created, and another maybe before it without a reply."""
+    try:
+        found = await lane.find(payload, since=since)
+    except (ModelAPIError, ListingIncomplete, Undecided) as error:
+        _log.warning('Whether there is a second batch with tag %s could not be seen: %s', payload.tag, brief(error))
+        return batch
+    return await _without_doubles(lane, payload, found) if found else batch
+
+
 async def _keep_one(lane: Lane, payload: Sought, found: list[Batch]) -> Batch:
+    kept = await _without_doubles(lane, payload, found)
+    _log.info('Batch %s, whose creation had no reply, was found and goes on.', kept.id)
+    return kept
+
+
+async def _without_doubles(lane: Lane, payload: Sought, found: list[Batch]) -> Batch:
     """The oldest of the batches with one tag. Others, of a transport that repeats calls by itself, are cancelled."""
     # A listing that changes while it is paged through may show a batch twice.
     kept, *doubles = {batch.id: batch for batch in found}.values()
@@ -227,7 +246,6 @@ async def _keep_one(lane: Lane, payload: Sought, found: list[Batch]) -> Batch:
         _log.warning('Batch %s is a second one of tag %s: cancelling it.', double.id, payload.tag)
         with suppress(ModelAPIError):
             await lane.cancel(double)
-    _log.info('Batch %s, whose creation had no reply, was found and goes on.', kept.id)
     return kept
 
 

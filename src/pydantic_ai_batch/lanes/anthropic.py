@@ -86,7 +86,7 @@ INFO = LaneInfo(
     reports_tier=True,
     refused='`stream`, fast mode, threads, `max_tokens` of 0',
     key_variables=('ANTHROPIC_API_KEY',),
-    verified=('recording', 'spec'),
+    verified=('recording', 'spec', 'independent server'),
     sources={
         'endpoints': "spec: Anthropic's API description, version 195",
         'transport': "spec: Anthropic's API description, version 195",

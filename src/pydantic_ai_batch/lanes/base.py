@@ -293,6 +293,8 @@ class Payload(Sought):
         """Its bytes so far, as they are sent."""
         self.entries: list[int] = []
         """The requests in a journal, in their order, if there is one."""
+        self.maybe_doubled = False
+        """Whether what stands between us and the provider may have created a second batch of it, unseen by us."""
         self._lane = lane
         self._file = tempfile.SpooledTemporaryFile[bytes](max_size=_SPOOL_BYTES)
         self._file.write(lane.prefix)

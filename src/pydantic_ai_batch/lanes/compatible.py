@@ -27,7 +27,7 @@ INFO = replace(
     allowlist=None,
     reports_tier=None,
     key_variables=(),
-    verified=(),
+    verified=('independent server',),
     sources={fact: _OPENAIS for fact in openai.INFO.sources if fact not in _OPENAIS_OWN},
 )
 

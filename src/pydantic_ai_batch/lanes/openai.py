@@ -48,7 +48,7 @@ INFO = LaneInfo(
     reports_tier=False,
     refused='`stream`, `background`',
     key_variables=('OPENAI_API_KEY',),
-    verified=('recording', 'spec'),
+    verified=('recording', 'spec', 'independent server'),
     sources={
         'endpoints': 'spec: openai-openapi, August 2026',
         'transport': 'spec: openai-openapi, August 2026',

@@ -110,6 +110,9 @@ _REFUSED_CODES = {
 _UNRUN_CODES = {'batch_expired': 'expired', 'batch_cancelled': 'canceled'}
 """The codes of error lines of requests that the batch ended without running."""
 
+_REPEATS = 'x-litellm-'
+"""What headers of LiteLLM's proxy begin with, which repeats a create whose reply it lost, and tells nobody."""
+
 _PAGE = 100
 _MAX_PAGES = 100
 
@@ -148,6 +151,7 @@ class OpenAIShapedLane(OpenAIClientLane):
                 extra_headers=sdk_headers(),
                 **self._labels(payload),
             )
+        payload.maybe_doubled = any(name.lower().startswith(_REPEATS) for name in response.http_response.headers)
         created = json_object(self.model.model_name, response.http_response.content)
         return self._batch(self._created(created), payload.group, payload.count)
 
