@@ -475,7 +475,8 @@ def test_a_loop_that_was_left_with_runs_in_the_queue_does_not_disturb_the_next()
 
         async def leave(agent: Agent) -> None:
             asyncio.ensure_future(agent.run('left'))  # noqa: RUF006
-            await asyncio.sleep(0.01)
+            while not batching.stats().queued:
+                await asyncio.sleep(0.01)
 
         asyncio.run(use(leave))
         results = asyncio.run(use(lambda agent: asyncio.gather(agent.run('a'), agent.run('b'))))

@@ -224,12 +224,14 @@ async def test_requests_of_an_unsettled_batch_do_not_hold_up_others(
     listing_fails(harness, fake)
     others = [f'other {n}' for n in range(3)]
     options = {'max_requests': 3} if way is by_agents else {}
-    before = clock.now()
-    outcomes = await clock.run(way(lane_model(fake), [*ROWS, *others], path, clock, **options))
+    task = asyncio.ensure_future(way(lane_model(fake), [*ROWS, *others], path, clock, **options))
+    # The others are sent while the clock stands still, as they wait for nothing.
+    async with asyncio.timeout(30):
+        while counts(harness, fake, 'create') != [2]:
+            await asyncio.sleep(0.01)
+    outcomes = await clock.run(task)
     assert [type(outcome) for outcome in outcomes[:6]] == [CreateUnsettled] * 6
     assert outcomes[6:] == [f'answer to {other}' for other in others]
-    second = [call for call in harness.fake(fake).calls if call.operation == 'create'][1]
-    assert second.at - before < 60
     assert counts(harness, fake, 'create') == [2]
 
 
@@ -528,7 +530,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def large_rows() -> list[str]:
     # Enough that they cannot be written into the pages that there are.
-    return [f'row {n}' for n in range(400)]
+    return [f'row {n}' for n in range(200)]
 
 
 @lists_and_agents
