@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pydantic_ai import ModelRequest
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.groq import GroqModel
 from pydantic_ai.models.mistral import MistralModel
@@ -17,6 +19,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.azure import AzureProvider
+from pydantic_ai.providers.bedrock import BedrockProvider
 from pydantic_ai.providers.deepseek import DeepSeekProvider
 from pydantic_ai.providers.fireworks import FireworksProvider
 from pydantic_ai.providers.google import GoogleProvider
@@ -136,6 +139,13 @@ def _google(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return GoogleModel('gemini-2.5-flash', provider=GoogleProvider(client=client)), client.aio
 
 
+def _bedrock(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    # `harness_of` sets the environment back.
+    os.environ |= fake.bedrock.environment
+    client = fake.bedrock.client(aws_access_key_id=key)
+    return BedrockConverseModel('us.amazon.nova-lite-v1:0', provider=BedrockProvider(bedrock_client=client)), None
+
+
 def _native(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return NativeModel(fake, key), None
 
@@ -164,6 +174,8 @@ _FIREWORKS = {
     'cancel': 'it has no call that cancels a batch',
     'retention': 'its results are kept until their owner deletes them',
 }
+
+_BEDROCK = {**_NO_PRICE, 'retention': 'its results are kept until their owner deletes them'}
 
 HARNESSES = [
     Harness('responses', 'openai', 'openai', _responses, delete='delete'),
@@ -199,11 +211,24 @@ MORE = [
     Harness('deepinfra', 'deepinfra', 'deepinfra', _deepinfra, delete='delete', lacks=_NO_PRICE),
     Harness('xai-chat', 'xai', 'xai', _xai(OpenAIChatModel), states_status=False, lacks=_XAI),
     Harness('xai-responses', 'xai', 'xai', _xai(OpenAIResponsesModel), states_status=False, lacks=_XAI),
+    Harness('bedrock', 'bedrock', 'bedrock', _bedrock, delete='delete', lacks=_BEDROCK),
     Harness('compatible', 'openai-compatible', 'openai', _compatible, delete='delete', lacks=_NO_PRICE),
 ]
 """Lanes that are made of the same parts, which the contract suite is run over too."""
 
 EVERY = [*ALL, *MORE]
+
+BEDROCK_VARIABLES = (
+    'AWS_ENDPOINT_URL_BEDROCK_RUNTIME',
+    'AWS_ENDPOINT_URL_BEDROCK',
+    'AWS_ENDPOINT_URL_S3',
+    'AWS_ACCESS_KEY_ID',
+    'AWS_SECRET_ACCESS_KEY',
+    'AWS_DEFAULT_REGION',
+    'AWS_BEDROCK_BATCH_ROLE_ARN',
+    'AWS_BEDROCK_BATCH_S3_URI',
+)
+"""What the environment tells of Bedrock."""
 
 
 def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
@@ -215,6 +240,9 @@ def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
         monkeypatch.setattr(mistral, 'INLINE_BYTES', 0)
     if name == 'fireworks':
         monkeypatch.setenv('FIREWORKS_ACCOUNT_ID', 'test')
+    if name == 'bedrock':
+        for variable in BEDROCK_VARIABLES:
+            monkeypatch.setenv(variable, '')
     return next(harness for harness in EVERY if harness.name == name)
 
 

@@ -87,10 +87,6 @@ def no_lane(inner: Model, known: Iterable[LaneInfo]) -> NoBatchLane:
             f'Model {model_id!r} is on Google Cloud, whose batch jobs `pydantic-ai-batch` does not serve yet: use the '
             'Gemini API.'
         )
-    if is_a(inner, 'pydantic_ai.models.bedrock', 'BedrockConverseModel'):
-        return LaneNotBuilt(
-            f'Model {model_id!r} is on Amazon Bedrock, whose batch jobs `pydantic-ai-batch` does not serve yet.'
-        )
     if is_a(inner, 'pydantic_ai.models.xai', 'XaiModel'):
         return NoBatchLane(
             f'Model {model_id!r} cannot be batched: an `XaiModel` speaks gRPC. Use `OpenAIChatModel('

@@ -20,6 +20,7 @@ from pydantic_ai_batch.replay import ReplayCodec
 from . import (
     anthropic,
     azure,
+    bedrock,
     compatible,
     deepinfra,
     fireworks,
@@ -45,6 +46,7 @@ LANES: Mapping[str, LaneInfo] = MappingProxyType(
             azure.INFO,
             anthropic.INFO,
             google.INFO,
+            bedrock.INFO,
             groq.INFO,
             mistral.INFO,
             together.INFO,
@@ -91,6 +93,8 @@ def lane_for(model: Model | KnownModelName | str, *, lane: str | None = None) ->
         return groq.GroqLane(model, _replay(openai_client.CHAT_COMPLETIONS))
     if is_a(inner, 'pydantic_ai.models.mistral', 'MistralModel'):
         return mistral.MistralLane(model, ReplayCodec(mistral.group))
+    if is_a(inner, 'pydantic_ai.models.bedrock', 'BedrockConverseModel'):
+        return bedrock.BedrockLane(model, bedrock.codec())
     if model.batch_max_requests is None or on_a_cloud(inner):
         raise no_lane(inner, LANES.values())
     if is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
