@@ -222,7 +222,7 @@ class AWS:
 @contextmanager
 def _errors(model_name: str) -> Generator[None]:
     """Raise the framework's errors for those of AWS's SDK and the transport below it."""
-    from botocore.exceptions import ClientError, ParamValidationError
+    from botocore.exceptions import ClientError, InvalidEndpointConfigurationError, ParamValidationError
 
     try:
         yield
@@ -238,6 +238,8 @@ def _errors(model_name: str) -> Generator[None]:
         ) from error
     except ParamValidationError as error:
         raise UserError(f'The installed `boto3` makes no such call, and a newer one may: {error}') from error
+    except InvalidEndpointConfigurationError as error:
+        raise UserError(str(error)) from error
     except (ModelAPIError, UserError):
         raise
     except Exception as error:
