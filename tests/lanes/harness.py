@@ -175,7 +175,11 @@ _FIREWORKS = {
     'retention': 'its results are kept until their owner deletes them',
 }
 
-_BEDROCK = {**_NO_PRICE, 'retention': 'its results are kept until their owner deletes them'}
+_BEDROCK = {
+    **_NO_PRICE,
+    'retention': 'its results are kept until their owner deletes them',
+    'tools': 'its batches run no requests with tools',
+}
 
 HARNESSES = [
     Harness('responses', 'openai', 'openai', _responses, delete='delete'),

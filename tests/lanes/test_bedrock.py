@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +19,15 @@ from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
 from botocore.session import Session
 from journal.scenes import Way, all_over, each_way
-from pydantic_ai import Agent, ModelMessagesTypeAdapter, ModelRequest, PendingModelResponse
+from pydantic import BaseModel
+from pydantic_ai import (
+    Agent,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    NativeOutput,
+    PendingModelResponse,
+    PromptedOutput,
+)
 from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelConnectionError,
@@ -39,7 +48,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai_batch import BatchModelRequests, Lane, compat, lane_for, list_batches, model_request_batch
 from pydantic_ai_batch.lanes import aws, bedrock
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Sought, Stray
-from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
+from pydantic_ai_batch.testing import FakeError, FakeProviders, ManualClock
 
 from .harness import BEDROCK_VARIABLES, echo, requests_of
 
@@ -453,25 +462,59 @@ async def test_what_a_claude_model_has_streamed_behind_the_scenes_is_batched_who
 
 
 async def test_an_answer_is_read_as_a_live_one_and_marked(fake: FakeProviders, model: Any, clock: ManualClock):
-    def answer(request: FakeRequest) -> Any:
-        return FakeToolCall('look_up', {'name': 'x'}) if request.tools and not request.tool_results else 'done'
+    result = await clock.run(Agent(model, capabilities=[BatchModelRequests(clock=clock)]).run('hello'))
+    response = result.all_messages()[-1]
+    assert isinstance(response, ModelResponse)
+    assert response.provider_details == {
+        'finish_reason': 'end_turn',
+        'processing': 'batch',
+        'batch': {'id': next(iter(fake.bedrock.batches)), 'custom_id': fake.bedrock.billed[0].custom_id},
+    }
+    assert (response.model_name, response.provider_name, response.finish_reason) == (NOVA, 'bedrock', 'stop')
+    assert response.usage.output_tokens == 3
 
-    fake.answer = answer
-    agent = Agent(model, capabilities=[BatchModelRequests(clock=clock)])
+
+class Label(BaseModel):
+    name: str
+    score: int
+
+
+async def test_tools_are_refused_before_anything_is_sent(fake: FakeProviders, model: Any, clock: ManualClock):
+    capabilities = [BatchModelRequests(clock=clock)]
+    agent = Agent(model, capabilities=capabilities)
 
     @agent.tool_plain
     def look_up(name: str) -> str:
-        return f'{name} was found'
+        return name
 
-    result = await clock.run(agent.run('hello'))
-    assert result.output == 'done'
-    response = result.all_messages()[-1]
-    assert isinstance(response, ModelResponse)
-    assert response.provider_details is not None
-    assert response.provider_details['processing'] == 'batch'
-    assert response.provider_details['finish_reason'] == 'end_turn'
-    assert (response.model_name, response.provider_name) == (NOVA, 'bedrock')
-    assert response.usage.output_tokens == 1
+    with pytest.raises(UserError, match='`look_up`'):
+        await clock.run(agent.run('hello'))
+    with pytest.raises(UserError, match='`NativeOutput`'):
+        await clock.run(Agent(model, output_type=Label, capabilities=capabilities).run('hello'))
+    assert fake.calls == []
+
+
+async def test_a_word_that_is_no_tool_is_none(fake: FakeProviders, model: Any, clock: ManualClock):
+    assert await run(clock, model, ['a "toolConfig" of mine']) == ['answer to a "toolConfig" of mine']
+
+
+@pytest.mark.parametrize(('output', 'name'), [(NativeOutput, CLAUDE), (PromptedOutput, NOVA)])
+async def test_typed_answers_without_tools_are_batched(output: Any, name: str, clock: ManualClock, fake: FakeProviders):
+    fake.answer = lambda request: '{"name": "x", "score": 7}'
+    model = model_over(fake.bedrock.client(), name)
+    agent = Agent(model, output_type=output(Label), capabilities=[BatchModelRequests(clock=clock)])
+    assert (await clock.run(agent.run('hello'))).output == Label(name='x', score=7)
+    [row] = fake.bedrock.billed
+    assert ('outputConfig' in row.body) is (output is NativeOutput)
+
+
+async def test_a_row_with_tools_fails_at_the_fake_as_at_bedrock(fake: FakeProviders, model: Any, clock: ManualClock):
+    lane = lane_for(model)
+    with filled(lane, b'{"messages":[],"toolConfig":{"tools":[]}}', b'{"messages":[]}') as payload:
+        batch = await lane.create(payload)
+    await clock.advance(timedelta(hours=1))
+    results = [result async for result in lane.results(await lane.status(batch))]
+    assert sorted(result.status for result in results if isinstance(result, BatchResult)) == ['errored', 'succeeded']
 
 
 async def test_what_no_batch_can_do_is_refused(model: Any):
@@ -682,6 +725,28 @@ async def test_a_job_of_a_process_that_ended_is_found_by_the_next(
     assert await clock.run(way(model, ROWS, path, clock)) == ANSWERS
     assert fake.bedrock.count('create') == 1
     assert billed(fake) == Counter(ROWS)
+
+
+async def test_a_create_whose_call_is_given_up_meanwhile_is_seen_through_and_its_job_stopped(
+    fake: FakeProviders, model: Any, clock: ManualClock
+):
+    reached, going_on = threading.Event(), threading.Event()
+
+    def hold(**_: Any) -> None:
+        reached.set()
+        going_on.wait(30)
+
+    services = await aws.services_of(model)
+    services.bedrock.meta.events.register('before-send.bedrock.CreateModelInvocationJob', hold)
+    call = asyncio.ensure_future(model_request_batch(model, requests_of(ROWS), clock=clock))
+    assert await asyncio.to_thread(reached.wait, 30)
+    call.cancel()
+    await asyncio.sleep(0)
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (fake.bedrock.count('create'), fake.bedrock.count('cancel')) == (1, 1)
+    assert fake.bedrock.billed == []
 
 
 # Quotas
@@ -983,12 +1048,11 @@ async def test_a_listing_of_files_without_end_is_an_error(
     lane: Lane, replies: Replies, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(aws, '_MAX_PAGES', 2)
-    replies.say(
-        b'<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>n</NextContinuationToken>'
-        b'</ListBucketResult>'
-    )
-    with pytest.raises(ModelAPIError, match='2 pages'):
-        [result async for result in lane.results(handle())]
+    token = '<NextContinuationToken>n</NextContinuationToken>'
+    for more, said in ((token, '2 pages'), ('', 'how it goes on')):
+        replies.say(f'<ListBucketResult><IsTruncated>true</IsTruncated>{more}</ListBucketResult>'.encode())
+        with pytest.raises(ModelAPIError, match=said):
+            [result async for result in lane.results(handle())]
 
 
 async def test_results_that_somebody_deleted_are_said_to_be_gone_and_are_not_sent_again(

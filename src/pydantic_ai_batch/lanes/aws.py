@@ -188,16 +188,19 @@ class AWS:
         """The objects whose keys begin with that of a place.
 
         Raises:
-            ListingIncomplete: There are more than can be listed.
+            ListingIncomplete: It is not all of a listing.
         """
         found: list[S3Place] = []
         parameters: dict[str, Any] = {'Bucket': place.bucket, 'Prefix': place.key}
         for _ in range(_MAX_PAGES):
             page = await self._call(partial(self.services.s3.list_objects_v2, **parameters))
-            found += [S3Place(place.bucket, item['Key']) for item in list_of_objects(page.get('Contents'))]
+            keys = (item.get('Key') for item in list_of_objects(page.get('Contents')))
+            found += [S3Place(place.bucket, key) for key in keys if isinstance(key, str)]
             if not page.get('IsTruncated'):
                 return found
-            parameters['ContinuationToken'] = page.get('NextContinuationToken')
+            if not (token := page.get('NextContinuationToken')):
+                raise ListingIncomplete(f'The listing of {place} does not say how it goes on.')
+            parameters['ContinuationToken'] = token
         raise ListingIncomplete(f'The listing of {place} was read {_MAX_PAGES} pages deep.')
 
     async def lines(self, place: S3Place) -> AsyncGenerator[bytes]:

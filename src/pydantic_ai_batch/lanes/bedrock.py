@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
 from pydantic_ai.models import Model, check_allow_model_requests
-from pydantic_ai.models.batch import Batch, BatchResult
+from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
 from pydantic_ai_batch import compat
 from pydantic_ai_batch.per_model import innermost
@@ -45,7 +45,18 @@ from .base import (
 )
 from .credentials import group_key
 from .errors import error_object, http_error, said_of, status_in, unreadable
-from .lines import as_object, damaged, dump_json, parse_number, parse_object, read_line, stray
+from .lines import (
+    as_object,
+    damaged,
+    dump_json,
+    list_of_objects,
+    object_in,
+    parse_json,
+    parse_number,
+    parse_object,
+    read_line,
+    stray,
+)
 
 ROLE_VARIABLE = 'AWS_BEDROCK_BATCH_ROLE_ARN'
 """The environment variable with the role that Bedrock reads and writes the files as."""
@@ -134,6 +145,7 @@ INFO = LaneInfo(
     results_as='files',
     allowlist=True,
     reports_tier=False,
+    refused='tools, and with them typed answers that are not `NativeOutput` or `PromptedOutput`',
     key_variables=('AWS_ACCESS_KEY_ID', 'AWS_PROFILE', 'AWS_BEARER_TOKEN_BEDROCK'),
     verified=('spec',),
     sources={
@@ -158,9 +170,10 @@ INFO = LaneInfo(
         'repeatable': "spec: AWS's SDK 1.44.8, the call is declared idempotent",
         'webhooks': 'guess: state changes are events of EventBridge, and nothing calls back',
         'results_while_running': "spec: AWS's SDK 1.44.8, of `InProgress`",
-        'results_as': 'code: a file of results for each of input, and a manifest',
+        'results_as': 'documentation: batch inference results, a file for each of input, and a manifest',
         'allowlist': 'documentation: models and regions that batch inference supports',
         'reports_tier': 'guess: answers were not seen to',
+        'refused': 'documentation: batch inference, a request of Converse with a `toolConfig` fails with a 400',
     },
 )
 
@@ -228,6 +241,22 @@ class BedrockLane(Lane):
 
     info: ClassVar[LaneInfo] = INFO
 
+    async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
+        """Encode a request as the model would send it live.
+
+        Raises:
+            UserError: It has tools, with which Bedrock fails each request in a batch.
+        """
+        encoded = await super().encode(request)
+        if '"toolConfig"' in encoded.body and (config := object_in(parse_json(encoded.body), 'toolConfig')):
+            specs = [object_in(tool, 'toolSpec') for tool in list_of_objects(config.get('tools'))]
+            names = ', '.join(f'`{spec["name"]}`' for spec in specs if 'name' in spec)
+            raise UserError(
+                f'Bedrock runs no requests with tools in a batch{names and f", and this one has {names}"}: leave them '
+                'out. For a typed answer use `NativeOutput` where the model supports it, or else `PromptedOutput`.'
+            )
+        return encoded
+
     async def _aws(self) -> AWS:
         return AWS(await services_of(self.model), self.model.model_name)
 
@@ -272,7 +301,7 @@ class BedrockLane(Lane):
         if _is_too_few(message):
             hint, status_code = _MORE, error.status_code
         elif said.get('code') == 'ServiceQuotaExceededException' and not _is_about_the_file(message):
-            # Of jobs at a time, which there will be fewer of. AWS answers a 400.
+            # Of jobs at a time, which there will be fewer of. AWS answers a 400, and says to come again later.
             hint, status_code = None, 429
         else:
             return error
@@ -469,12 +498,13 @@ def _counts(job: Mapping[str, Any]) -> dict[str, int]:
 
 def _errored(custom_id: str, status_code: int, said: Mapping[str, Any]) -> BatchResult:
     """The result of a request that failed, with the body that a live one would be answered with."""
-    body = {'__type': _ERRORS.get(status_code, 'InternalServerException'), **said}
+    named = {'__type': _ERRORS[status_code]} if status_code in _ERRORS else {}
+    body = {**named, **said}
     return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, body))
 
 
 def _read_line(line: bytes) -> BatchResult | Stray:
-    """What a line of a file says of its request. The names in its error are a guess."""
+    """What a line of a file says of its request."""
     item = parse_object(line)
     if item is None:
         return damaged(line, 'recordId')

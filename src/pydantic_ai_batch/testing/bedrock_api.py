@@ -43,7 +43,8 @@ class FakeBedrock(FakeProvider[FakeBedrockBatch]):
     """Amazon Bedrock's batch inference, the part of S3 that this needs, and its Converse endpoint.
 
     Its manners: a job reads a file in S3, and writes a file of results there, and a manifest beside it. Ordered again
-    with the same token, it is the same job. What is asked in its rows is not looked at before they are run.
+    with the same token, it is the same job. What is asked in its rows is not looked at before they are run, and those
+    with tools fail then.
 
     Operations: `upload`, `objects` (a listing), `head`, `download` and `delete` of S3; `create`, `status`, `list` and
     `cancel` of jobs; and `live` for a Converse request.
@@ -255,6 +256,9 @@ class FakeBedrock(FakeProvider[FakeBedrockBatch]):
         self._ids[unique] = id
 
         def execute(row: FakeRow) -> RowResult:
+            if 'toolConfig' in row.body:
+                error = FakeError(400, None, 'Tool calling is not supported in batch inference with Converse.')
+                return RowResult(row, self.ask(endpoint, row.body, row.custom_id), error)
             return RowResult(row, *self.execute(endpoint, row.body, row.custom_id, size=row.size, batch_id=id))
 
         return FakeBedrockBatch(
