@@ -247,6 +247,8 @@ def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
     if name == 'bedrock':
         for variable in BEDROCK_VARIABLES:
             monkeypatch.setenv(variable, '')
+        for variable in ('AWS_PROFILE', 'AWS_SESSION_TOKEN', 'AWS_BEARER_TOKEN_BEDROCK'):
+            monkeypatch.delenv(variable, raising=False)
     return next(harness for harness in EVERY if harness.name == name)
 
 

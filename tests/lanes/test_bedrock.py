@@ -369,6 +369,22 @@ async def test_with_an_api_key_s3_is_asked_with_the_credentials_of_the_environme
     assert not any(key in group for group in groups for key in ('bedrock-api-key', 'another', 'AKIA'))
 
 
+async def test_an_api_key_in_the_environment_is_not_used_where_the_client_is_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv('AWS_BEARER_TOKEN_BEDROCK', 'bedrock-api-key')
+    groups: list[str] = []
+    for config, expected in ((Config(signature_version='v4'), 'Credential=AKIA/'), (Config(), 'bedrock-api-key')):
+        session = boto3.Session(aws_access_key_id='AKIA', aws_secret_access_key='s', region_name='us-east-1')
+        model = model_over(session.client('bedrock-runtime', config=config))
+        replies = Replies(await aws.services_of(model))
+        replies.say(job_object())
+        await lane_for(model).status(handle())
+        assert expected in str(replies.calls[0].headers['Authorization'])
+        groups.append(await lane_for(model).identity())
+    assert groups[0] != groups[1]
+
+
 async def test_other_clients_have_the_settings_of_the_users():
     config = Config(
         connect_timeout=7,

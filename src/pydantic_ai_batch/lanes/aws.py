@@ -123,17 +123,16 @@ def _services_like(client: Any) -> Services:
         )
     kept: dict[str, Any] = {name: getattr(meta.config, name) for name in _KEPT}
     kept['user_agent_extra'] = f'{meta.config.user_agent_extra or ""} {get_user_agent()}'.strip()
-    config = signed = Config(**kept, retries={'total_max_attempts': 1})
-    token = None
-    if meta.config.signature_version == 'bearer':
-        token = getattr(signer, '_auth_token', None)
-        if token is not None:
-            session.register_component('token_provider', _Held(token))
-        signed = Config(**kept, retries={'total_max_attempts': 1}, signature_version='bearer')
+    kept['retries'] = {'total_max_attempts': 1}
+    token, signature = None, meta.config.signature_version
+    if signature == 'bearer' and (token := getattr(signer, '_auth_token', None)) is not None:
+        session.register_component('token_provider', _Held(token))
     http_session = getattr(getattr(client, '_endpoint', None), 'http_session', None)
     verify = getattr(http_session, '_verify', None)
     make = partial(session.create_client, region_name=meta.region_name, verify=None if verify is True else verify)
-    return Services(make('bedrock', config=signed), make('s3', config=config), _who(credentials, token))
+    # Of the same service for whoever signs, so that the environment cannot have one signed in another way.
+    bedrock = make('bedrock', config=Config(**kept, signature_version=signature))
+    return Services(bedrock, make('s3', config=Config(**kept)), _who(credentials, token))
 
 
 class _Held:

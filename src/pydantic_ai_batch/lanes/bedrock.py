@@ -16,7 +16,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, cast
 from urllib.parse import unquote
 
@@ -292,7 +292,8 @@ class BedrockLane(Lane):
             )
         except ModelHTTPError as error:
             raise self._refusal(error) from error.__cause__
-        return self._batch({'status': 'Submitted', **job}, payload)
+        # The reply is the ARN alone.
+        return self._batch({'status': 'Submitted', 'submitTime': datetime.now(UTC), **job}, payload)
 
     def _refusal(self, error: ModelHTTPError) -> ModelHTTPError:
         """The error of a create, with what can be done about it."""

@@ -99,8 +99,8 @@ class FakeBedrock(FakeProvider[FakeBedrockBatch]):
         import boto3
         from botocore.config import Config
 
-        # Past the proxy that the environment may name.
-        config: Any = Config(proxies={}, retries={'total_max_attempts': 1})
+        # Past the proxy that the environment may name, and the API key, which the SDK sends to no fake.
+        config: Any = Config(proxies={}, signature_version='v4', retries={'total_max_attempts': 1})
         arguments: dict[str, Any] = {
             'region_name': self.region,
             'endpoint_url': self.base_url,
