@@ -46,7 +46,7 @@ from pydantic_ai.providers.bedrock import BedrockProvider
 from pydantic_ai.settings import ModelSettings
 
 from pydantic_ai_batch import BatchModelRequests, Lane, compat, lane_for, list_batches, model_request_batch
-from pydantic_ai_batch.lanes import aws, bedrock
+from pydantic_ai_batch.lanes import aws, base, bedrock
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Sought, Stray
 from pydantic_ai_batch.testing import FakeError, FakeProviders, ManualClock
 
@@ -449,6 +449,20 @@ async def test_a_batch_is_a_file_and_a_job_with_our_tag(lane: Any, replies: Repl
         'status': 'Submitted',
         'input': f's3://test-batches/batches/{NAME}.jsonl',
     }
+
+
+async def test_requests_that_are_kept_in_a_file_go_up_as_they_are(
+    fake: FakeProviders, model: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(base, '_SPOOL_BYTES', 100)
+    with filled(lane_for(model), *[b'{"n":%d}' % n for n in range(1_000)]) as payload:
+        fake.bedrock.inject('upload', 'lose_reply')
+        with pytest.raises(NotCreated):
+            await lane_for(model).create(payload)
+        await lane_for(model).create(payload)
+        assert list(fake.bedrock.objects.values()) == [payload.open().read()]
+        [job] = fake.bedrock.batches.values()
+        assert len(job.requests) == 1_000
 
 
 async def test_a_line_is_the_live_body_under_our_id(fake: FakeProviders, model: Any, clock: ManualClock):

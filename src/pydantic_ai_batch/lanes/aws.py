@@ -10,6 +10,7 @@ its proxies and its time-outs. Each call is sent once, and its errors are the fr
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
@@ -44,6 +45,9 @@ _KEPT = (
     'user_agent_appid',
 )
 """What the clients that are made have of the settings of the user's."""
+
+_API_KEY_VARIABLE = 'AWS_BEARER_TOKEN_BEDROCK'
+"""The environment variable with an API key of Bedrock, which the SDK signs with where it is not told otherwise."""
 
 _CHUNK = 1 << 20
 _MAX_PAGES = 1_000
@@ -124,14 +128,17 @@ def _services_like(client: Any) -> Services:
     kept: dict[str, Any] = {name: getattr(meta.config, name) for name in _KEPT}
     kept['user_agent_extra'] = f'{meta.config.user_agent_extra or ""} {get_user_agent()}'.strip()
     kept['retries'] = {'total_max_attempts': 1}
-    token, signature = None, meta.config.signature_version
-    if signature == 'bearer' and (token := getattr(signer, '_auth_token', None)) is not None:
+    signature, token = meta.config.signature_version, None
+    # One that was asked for is no plain text. If none was, the SDK goes by whether the environment has an API key.
+    signed = {'signature_version': signature} if signature == 'bearer' or type(signature) is not str else {}
+    if signature == 'bearer' or (not signed and os.environ.get(_API_KEY_VARIABLE)):
+        token = getattr(signer, '_auth_token', None)
+    if token is not None:
         session.register_component('token_provider', _Held(token))
     http_session = getattr(getattr(client, '_endpoint', None), 'http_session', None)
     verify = getattr(http_session, '_verify', None)
     make = partial(session.create_client, region_name=meta.region_name, verify=None if verify is True else verify)
-    # Of the same service for whoever signs, so that the environment cannot have one signed in another way.
-    bedrock = make('bedrock', config=Config(**kept, signature_version=signature))
+    bedrock = make('bedrock', config=Config(**kept, **signed))
     return Services(bedrock, make('s3', config=Config(**kept)), _who(credentials, token))
 
 
