@@ -27,9 +27,11 @@ from pydantic_ai_batch.compat import (
     counted,
     error_body,
     group_of,
+    model_id_of,
     read_ticket,
     same_group,
     settle_details,
+    with_model_id,
     without_ticket,
     write_ticket,
 )
@@ -177,6 +179,15 @@ def group(**changes: Any) -> str:
 def test_only_the_credential_may_differ(asking: str, same: bool):
     assert same_group(group(), asking) is same
     assert same_group(asking, group()) is same
+
+
+def test_a_request_may_name_another_model_id_than_its_model():
+    plain = json.dumps({'credential': 'c', 'endpoint': 'e', 'model': 'm'}, sort_keys=True)
+    assert with_model_id(plain, None) == with_model_id(plain, 'm') == plain
+    named = with_model_id(plain, 'p')
+    assert (model_id_of(plain), model_id_of(named), model_id_of(with_model_id(named, 'q'))) == (None, 'p', 'q')
+    assert with_model_id(named, 'm') == plain
+    assert same_group(named, plain)
 
 
 @pytest.mark.parametrize('odd', ['', 'not json', '[]', 'null'])

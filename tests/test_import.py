@@ -9,7 +9,20 @@ import pytest
 
 import pydantic_ai_batch
 
-HEAVY = ('openai', 'anthropic', 'google.genai', 'mistralai', 'groq', 'typer', 'rich', 'starlette', 'uvicorn', 'pytest')
+HEAVY = (
+    'openai',
+    'anthropic',
+    'google.genai',
+    'mistralai',
+    'groq',
+    'boto3',
+    'botocore',
+    'typer',
+    'rich',
+    'starlette',
+    'uvicorn',
+    'pytest',
+)
 
 
 def loaded_by(code: str, *, after: str = '') -> set[str]:

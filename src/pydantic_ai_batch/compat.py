@@ -263,6 +263,21 @@ def window_of(group: str) -> int | None:
     return hours if isinstance(hours, int) else None
 
 
+def with_model_id(group: str, model_id: str | None) -> str:
+    """The group key of requests that name another model ID than their model has, which those of it do not share."""
+    parts = group_of(group)
+    parts.pop('model_id', None)
+    if model_id not in (None, parts.get('model')):
+        parts['model_id'] = model_id
+    return json.dumps(parts, sort_keys=True)
+
+
+def model_id_of(group: str) -> str | None:
+    """The model ID that the requests of a group name; `None` if it is that of their model."""
+    model_id = group_of(group).get('model_id')
+    return model_id if isinstance(model_id, str) else None
+
+
 def betas_of(group: str) -> list[str]:
     """The beta flags that all requests of an Anthropic batch share, which travel in a header of its create call.
 
@@ -279,11 +294,12 @@ def same_group(submitted: str, asking: str) -> bool:
     """Whether a client whose requests have the group `asking` may look at a batch of the group `submitted`.
 
     The credential may differ: a project's key is rotated while its batches run, and the provider decides who may see
-    them. So may the beta flags and the window, which are a request's and not a client's. Endpoint and model may not.
+    them. So may the beta flags, the window and the model ID, which are a request's and not a client's. Endpoint and
+    model may not.
     """
 
     def without_credential(group: str) -> Mapping[str, Any]:
-        return {**group_of(group), 'credential': None, 'betas': None, 'window': None}
+        return {**group_of(group), 'credential': None, 'betas': None, 'window': None, 'model_id': None}
 
     if submitted == asking:
         return True

@@ -22,11 +22,13 @@ from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
+from pydantic_ai.settings import ModelSettings
 
 from . import compat
-from .codec import refuse_settings, unreadable, without_max_retries
+from .codec import is_a, refuse_settings, unreadable, without_max_retries
 from .exceptions import RequestNotSendable
 from .per_model import PerModel, innermost
+from .replay_boto import silent_client, unstreamed
 
 if TYPE_CHECKING:
     import httpx2
@@ -74,6 +76,8 @@ def with_client(model: Model, client: object) -> Model:
 def _shadow_client(model: Model) -> object:
     """The user's SDK client, with its settings, over an HTTP client that sends nothing."""
     client = cast('Any', model).client
+    if _is_bedrock(model):
+        return silent_client(client, _answered)
     http_client = _http_client(client)
     if type(client).__module__.split('.')[0] == 'google':
         from google.genai import Client
@@ -97,15 +101,25 @@ def _shadow_client(model: Model) -> object:
     return client.with_options(http_client=http_client, max_retries=0)
 
 
+def _is_bedrock(model: Model) -> bool:
+    return is_a(model, 'pydantic_ai.models.bedrock', 'BedrockConverseModel')
+
+
+def _answered(path: str, body: bytes) -> tuple[int, bytes]:
+    """Take a request down, and answer it."""
+    exchange = _exchange.get()
+    exchange.sent.append((path, body))
+    return exchange.status_code, exchange.body
+
+
 def _http_client(client: object) -> httpx2.AsyncClient:
     """What sends nothing for an SDK's client, of the HTTP package that the SDK is built on."""
     httpx = importlib.import_module('httpx' if type(client).__module__.split('.')[0] in _ON_HTTPX else 'httpx2')
 
     async def send(self: Any, request: Any, **_: Any) -> Any:
-        exchange = _exchange.get()
-        exchange.sent.append((request.url.path, await request.aread()))
+        status_code, body = _answered(request.url.path, await request.aread())
         headers = {'content-type': 'application/json'}
-        return httpx.Response(exchange.status_code, content=exchange.body, headers=headers, request=request)
+        return httpx.Response(status_code, content=body, headers=headers, request=request)
 
     # Answers before there is anything to log or trace, as nothing is sent.
     return cast('httpx2.AsyncClient', type('Client', (httpx.AsyncClient,), {'send': send})())
@@ -134,9 +148,7 @@ async def capture(model: Model, request: BatchRequest) -> tuple[str, str]:
     shadow = _shadow_of(model)
     try:
         with _played(exchange):
-            await shadow.request(
-                request.messages, without_max_retries(request.model_settings), request.model_request_parameters
-            )
+            await shadow.request(request.messages, _settings(shadow, request), request.model_request_parameters)
     except UserError:
         raise
     except Exception as error:
@@ -160,10 +172,14 @@ def _without_stream(content: bytes) -> str:
 
 async def replay(model: Model, request: BatchRequest, status_code: int, body: bytes) -> ModelResponse:
     """The response that `model` makes of a provider's answer, or the error that it raises for it."""
+    shadow = _shadow_of(model)
     with _played(_Exchange(status_code, body)):
-        return await _shadow_of(model).request(
-            _STUB, without_max_retries(request.model_settings), request.model_request_parameters
-        )
+        return await shadow.request(_STUB, _settings(shadow, request), request.model_request_parameters)
+
+
+def _settings(shadow: Model, request: BatchRequest) -> ModelSettings | None:
+    settings = without_max_retries(request.model_settings)
+    return unstreamed(shadow, settings) if _is_bedrock(shadow) else settings
 
 
 class ReplayCodec:
@@ -171,10 +187,16 @@ class ReplayCodec:
 
     Args:
         group: Gives the group key of a model's requests, which such a model does not.
+        group_at: Gives the group key of one request, by that and by the path that it is for, where they differ.
     """
 
-    def __init__(self, group: Callable[[Model], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        group: Callable[[Model], Awaitable[str]],
+        group_at: Callable[[str, str], str] = lambda group, path: group,
+    ) -> None:
         self._group = group
+        self._group_at = group_at
 
     async def group(self, model: Model) -> str:
         """The group key of the model's requests."""
@@ -183,8 +205,9 @@ class ReplayCodec:
     async def encode(self, model: Model, request: BatchRequest) -> EncodedBatchRequest:
         """The request as the model would send it live."""
         refuse_settings(model, request.model_settings)
-        _, body = await capture(model, request)
-        return EncodedBatchRequest(custom_id=request.custom_id, group=await self.group(model), body=body)
+        path, body = await capture(model, request)
+        group = self._group_at(await self.group(model), path)
+        return EncodedBatchRequest(custom_id=request.custom_id, group=group, body=body)
 
     async def decode(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:
         """The response the model would make of the result live."""

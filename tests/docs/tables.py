@@ -43,8 +43,8 @@ def settings() -> str:
 
 def lanes() -> str:
     """Every lane in a line."""
-    head = ('lane', 'models', 'requests', 'size', 'window', 'results kept', 'discount')
-    facts = ('max_requests', 'max_bytes', 'windows', 'results_kept', 'discount')
+    head = ('lane', 'models', 'at least', 'requests', 'size', 'window', 'results kept', 'discount')
+    facts = ('min_requests', 'max_requests', 'max_bytes', 'windows', 'results_kept', 'discount')
     rows = (
         (f'`{info.name}`', info.models, *(_fact(fact, getattr(info, fact)) for fact in facts))
         for info in LANES.values()

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import httpx2
 import pytest
+from botocore.httpsession import URLLib3Session
 from lanes.harness import Harness
 from pydantic_ai import Agent, ModelRequest
 from pydantic_ai.messages import ModelResponse
@@ -237,6 +239,7 @@ CREATE = {
     **dict.fromkeys(('azure', 'groq', 'together', 'deepinfra', 'xai'), '/batches'),
     'fireworks': '/batchInferenceJobs',
     'vertex': '/batchPredictionJobs',
+    'bedrock': '/model-invocation-job',
 }
 """What the path of the call ends in that creates a batch."""
 
@@ -246,14 +249,16 @@ class Wire:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._hooks: list[tuple[str, str, str, Callable[[], Any]]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._patch_boto(monkeypatch)
         for transport in (httpx.AsyncHTTPTransport, httpx2.AsyncHTTPTransport):
             self._patch(monkeypatch, transport)
 
     def before(self, method: str, ending: str, hook: Callable[[], Any]) -> None:
-        self._hooks.append(('before', method, ending, hook))
+        self._add('before', method, ending, hook)
 
     def after(self, method: str, ending: str, hook: Callable[[], Any]) -> None:
-        self._hooks.append(('after', method, ending, hook))
+        self._add('after', method, ending, hook)
 
     def hold(self, when: str, method: str, ending: str) -> asyncio.Event:
         """Hold such a call, or its reply, for ever, and return what is set when it comes to that."""
@@ -263,7 +268,7 @@ class Wire:
             reached.set()
             await never.wait()
 
-        self._hooks.append((when, method, ending, hold))
+        self._add(when, method, ending, hold)
         return reached
 
     def gate(self, when: str, method: str, harness: Harness) -> tuple[asyncio.Event, asyncio.Event]:
@@ -274,34 +279,56 @@ class Wire:
             reached.set()
             await opened.wait()
 
-        self._hooks.append((when, method, CREATE[harness.provider], hold))
+        self._add(when, method, CREATE[harness.provider], hold)
         return reached, opened
 
     def before_any(self, hook: Callable[[], Any]) -> None:
         """Call something before any call."""
-        self._hooks += [('before', method, '', hook) for method in ('GET', 'POST', 'PUT', 'DELETE')]
+        for method in ('GET', 'POST', 'PUT', 'DELETE'):
+            self._add('before', method, '', hook)
 
     def before_delete(self, hook: Callable[[], Any]) -> None:
         """Call something before anything is deleted."""
-        self._hooks.append(('before', 'DELETE', '', hook))
+        self._add('before', 'DELETE', '', hook)
 
     def clear(self) -> None:
         self._hooks.clear()
+
+    def _add(self, when: str, method: str, ending: str, hook: Callable[[], Any]) -> None:
+        self._hooks.append((when, method, ending, hook))
+        self._loop = asyncio.get_running_loop()
 
     def _patch(self, monkeypatch: pytest.MonkeyPatch, transport: Any) -> None:
         handle = transport.handle_async_request
 
         async def handled(this: Any, request: Any) -> Any:
-            await self._call('before', request)
+            await self._call('before', request.method, request.url.path)
             response = await handle(this, request)
-            await self._call('after', request)
+            await self._call('after', request.method, request.url.path)
             return response
 
         monkeypatch.setattr(transport, 'handle_async_request', handled)
 
-    async def _call(self, when: str, request: Any) -> None:
+    def _patch_boto(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same for AWS's SDK, whose calls are made in threads. What is held in one ends with the event loop."""
+        send = URLLib3Session.send
+
+        def call(when: str, request: Any) -> None:
+            if self._loop is not None:
+                hooks = self._call(when, request.method, urlsplit(request.url).path)
+                asyncio.run_coroutine_threadsafe(hooks, self._loop).result()
+
+        def sent(this: Any, request: Any) -> Any:
+            call('before', request)
+            response = send(this, request)
+            call('after', request)
+            return response
+
+        monkeypatch.setattr(URLLib3Session, 'send', sent)
+
+    async def _call(self, when: str, sent: str, path: str) -> None:
         for at, method, ending, hook in list(self._hooks):
-            if (at, method) == (when, request.method) and request.url.path.endswith(ending):
+            if (at, method) == (when, sent) and path.endswith(ending):
                 result = hook()
                 if asyncio.iscoroutine(result):
                     await result

@@ -11,6 +11,7 @@ from google.oauth2.credentials import Credentials
 from pydantic_ai import ModelRequest
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.groq import GroqModel
 from pydantic_ai.models.mistral import MistralModel
@@ -18,6 +19,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.azure import AzureProvider
+from pydantic_ai.providers.bedrock import BedrockProvider
 from pydantic_ai.providers.deepseek import DeepSeekProvider
 from pydantic_ai.providers.fireworks import FireworksProvider
 from pydantic_ai.providers.google import GoogleProvider
@@ -143,6 +145,11 @@ def _vertex(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return GoogleModel('gemini-2.5-flash', provider=GoogleCloudProvider(client=client)), client.aio
 
 
+def _bedrock(fake: FakeProviders, key: str) -> tuple[Model, Any]:
+    client = fake.bedrock.client(aws_access_key_id=key)
+    return BedrockConverseModel('us.amazon.nova-lite-v1:0', provider=BedrockProvider(bedrock_client=client)), None
+
+
 def _native(fake: FakeProviders, key: str) -> tuple[Model, Any]:
     return NativeModel(fake, key), None
 
@@ -173,6 +180,11 @@ _FIREWORKS = {
 }
 
 _VERTEX = {'retention': 'its results are kept until their owner deletes them'}
+_BEDROCK = {
+    **_NO_PRICE,
+    'retention': 'its results are kept until their owner deletes them',
+    'tools': 'its batches run no requests with tools',
+}
 
 HARNESSES = [
     Harness('responses', 'openai', 'openai', _responses, delete='delete'),
@@ -209,6 +221,7 @@ MORE = [
     Harness('xai-chat', 'xai', 'xai', _xai(OpenAIChatModel), states_status=False, lacks=_XAI),
     Harness('xai-responses', 'xai', 'xai', _xai(OpenAIResponsesModel), states_status=False, lacks=_XAI),
     Harness('vertex', 'vertex', 'vertex', _vertex, delete='delete', lacks=_VERTEX),
+    Harness('bedrock', 'bedrock', 'bedrock', _bedrock, delete='delete', lacks=_BEDROCK),
     Harness('compatible', 'openai-compatible', 'openai', _compatible, delete='delete', lacks=_NO_PRICE),
 ]
 """Lanes that are made of the same parts, which the contract suite is run over too."""
@@ -225,8 +238,11 @@ def harness_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Harness:
         monkeypatch.setattr(mistral, 'INLINE_BYTES', 0)
     if name == 'fireworks':
         monkeypatch.setenv('FIREWORKS_ACCOUNT_ID', 'test')
+    if name == 'bedrock':
+        for variable in ('AWS_PROFILE', 'AWS_SESSION_TOKEN', 'AWS_BEARER_TOKEN_BEDROCK'):
+            monkeypatch.delenv(variable, raising=False)
     harness = next(harness for harness in EVERY if harness.name == name)
-    if name != 'vertex':
+    if name not in ('bedrock', 'vertex'):
         return harness
 
     def make(fake: FakeProviders, key: str) -> tuple[Model, Any]:

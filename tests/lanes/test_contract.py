@@ -87,6 +87,8 @@ async def test_each_row_gets_its_own_answer_and_is_billed_once(
 
 
 async def test_agents_get_typed_answers(harness: Harness, lane_model: LaneModel, clock: ManualClock):
+    harness.needs('tools')
+
     class Label(BaseModel):
         name: str
         score: int

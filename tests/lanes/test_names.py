@@ -20,6 +20,8 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv(name, 'a-key')
     monkeypatch.setenv('AZURE_OPENAI_ENDPOINT', 'http://127.0.0.1:9')
     monkeypatch.setenv('OPENAI_API_VERSION', '2026-01-01')
+    monkeypatch.setenv('AWS_DEFAULT_REGION', 'us-east-1')
+    monkeypatch.delenv('AWS_PROFILE')
 
 
 @pytest.mark.parametrize('alias', [alias for alias, name in ALIASES.items() if name in LANES])
@@ -48,6 +50,8 @@ def test_no_alias_is_the_name_of_another_lane():
         ('azure:gpt-5-mini', 'azure'),
         ('azure-responses:gpt-5-mini', 'azure'),
         ('xai-responses:grok-4', 'xai'),
+        ('bedrock:us.amazon.nova-lite-v1:0', 'bedrock'),
+        ('aws:us.amazon.nova-lite-v1:0', 'bedrock'),
     ],
 )
 def test_a_model_has_a_name_of_each_lane_by_which_a_job_finds_it_again(name: str, lane: str):
@@ -80,7 +84,7 @@ def test_what_is_no_model_is_an_error(name: str):
         lane_for(name)
 
 
-@pytest.mark.parametrize(('lane', 'sdk'), [('groq', 'groq'), ('mistral', 'mistralai')])
+@pytest.mark.parametrize(('lane', 'sdk'), [('groq', 'groq'), ('mistral', 'mistralai'), ('bedrock', 'botocore')])
 def test_a_lane_whose_sdk_is_not_installed_names_the_extra_and_leaves_the_others_alone(lane: str, sdk: str):
     program = f"""
 import sys

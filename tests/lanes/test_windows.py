@@ -31,17 +31,18 @@ LaneModel = Callable[..., Model]
 WEEK = timedelta(days=7)
 
 
-@pytest.fixture(params=['groq'])
+@pytest.fixture(params=['groq', 'bedrock'])
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """Lanes that take more than one window."""
     return harness_of(request.param, monkeypatch)
 
 
-def windows(harness: Harness, fake: FakeProviders) -> list[Any]:
-    """The windows that batches were created with."""
-    return [
-        json.loads(call.body)['completion_window'] for call in harness.fake(fake).calls if call.operation == 'create'
-    ]
+def windows(harness: Harness, fake: FakeProviders) -> list[int]:
+    """The hours that batches were created with."""
+    orders = [json.loads(call.body) for call in harness.fake(fake).calls if call.operation == 'create']
+    if harness.lane == 'bedrock':
+        return [order['timeoutDurationInHours'] for order in orders]
+    return [int(order['completion_window'].removesuffix('h')) for order in orders]
 
 
 async def test_a_batch_is_created_with_the_window_that_is_asked_for(
@@ -54,7 +55,7 @@ async def test_a_batch_is_created_with_the_window_that_is_asked_for(
             model_request_batch(lane_model(fake), requests_of(['a']), window=timedelta(hours=48), clock=clock)
         )
         await clock.run(submit_batch(lane_model(fake), requests_of(['b']), clock=clock))
-        assert windows(harness, fake) == ['168h', '48h', '24h']
+        assert windows(harness, fake) == [168, 48, 24]
 
 
 async def test_a_batch_is_waited_for_as_long_as_its_window_is(
@@ -73,7 +74,7 @@ async def test_requests_of_different_windows_share_no_batch(
         model = lane_model(fake)
         calls = [model_request_batch(model, requests_of(['a']), window=window, clock=clock) for window in (None, WEEK)]
         await clock.run(asyncio.gather(*calls))
-        assert sorted(windows(harness, fake)) == ['168h', '24h']
+        assert sorted(windows(harness, fake)) == [24, 168]
 
 
 async def test_a_job_is_collected_without_saying_its_window_again(
@@ -99,7 +100,7 @@ async def test_a_journal_finds_what_was_sent_with_another_window(
         store.close_all()
         await clock.run(model_request_batch(model, requests_of(['a']), journal=path, clock=clock))
         store.close_all()
-        assert windows(harness, fake) == ['168h']
+        assert windows(harness, fake) == [168]
 
 
 @pytest.mark.parametrize('window', [timedelta(hours=1), timedelta(days=8), timedelta(hours=30, minutes=1)])
@@ -107,9 +108,9 @@ async def test_a_window_that_the_lane_does_not_take_is_refused_before_anything_i
     window: timedelta, harness: Harness, lane_model: LaneModel, clock: ManualClock
 ):
     with FakeProviders(echo, clock=clock) as fake:
-        with pytest.raises(UserError, match='`window` must be from 24 to 168 hours for Groq'):
+        with pytest.raises(UserError, match=r'`window` must be from 24 to 168 hours for (Groq|Amazon)'):
             await submit_batch(lane_model(fake), requests_of(['a']), window=window, clock=clock)
-        with pytest.raises(UserError, match='`window` must be from 24 to 168 hours for Groq'):
+        with pytest.raises(UserError, match=r'`window` must be from 24 to 168 hours for (Groq|Amazon)'):
             await Agent(lane_model(fake), capabilities=[BatchModelRequests(window=window, clock=clock)]).run('a')
         assert fake.calls == []
 

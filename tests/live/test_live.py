@@ -1,6 +1,7 @@
 """Two tiny requests on every lane whose key is in the environment, paid for: `BATCH_LIVE=1 make test-live`.
 
-Off by default. What a lane answers is printed, with what to write into its `LaneInfo`.
+A lane that runs no batch of two gets as many as it needs. Off by default. What a lane answers is printed, with what to
+write into its `LaneInfo`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ async def test_two_tiny_requests_are_answered(name: str, capsys: pytest.CaptureF
     if not any(os.environ.get(variable) for variable in info.key_variables):
         pytest.skip(f'none of these is set: {", ".join(info.key_variables)}')
     model = model_of_lane(name)
-    words = ['red', 'blue']
+    words = [('red', 'blue')[n % 2] for n in range(info.min_requests or 2)]
     began = datetime.now(UTC)
     outcomes = await model_request_batch(
         model,
         [
-            BatchRequest(custom_id=word, messages=[ModelRequest.user_text_prompt(f'Say only the word {word}.')])
-            for word in words
+            BatchRequest(custom_id=str(n), messages=[ModelRequest.user_text_prompt(f'Say only the word {word}.')])
+            for n, word in enumerate(words)
         ],
         poll_interval=timedelta(seconds=5),
         max_poll_interval=timedelta(minutes=5),

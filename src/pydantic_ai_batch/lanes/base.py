@@ -111,6 +111,9 @@ class LaneInfo:
     max_requests: int | None
     """The most requests in one batch."""
 
+    min_requests: int | None = None
+    """The fewest requests that the provider runs a batch of, where one is not enough."""
+
     max_bytes: int | None
     """The most bytes of requests in one batch, as encoded."""
 

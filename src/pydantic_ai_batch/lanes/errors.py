@@ -46,6 +46,27 @@ _PHASES: dict[str, TransportPhase] = {
 }
 """The phase each transport error of httpx, in either of its packages, happens in."""
 
+_BOTO_PHASES: dict[str, TransportPhase] = {
+    'ConnectTimeoutError': 'connect',
+    'EndpointConnectionError': 'connect',
+    'ProxyConnectionError': 'connect',
+    'ReadTimeoutError': 'read',
+    'ConnectionClosedError': 'read',
+    'IncompleteReadError': 'read',
+    'ResponseStreamingError': 'read',
+    # There was nothing to sign a call with, so that none was made.
+    'NoCredentialsError': 'connect',
+    'PartialCredentialsError': 'connect',
+    'CredentialRetrievalError': 'connect',
+    'TokenRetrievalError': 'connect',
+    'SSOTokenLoadError': 'connect',
+    'UnauthorizedSSOTokenError': 'connect',
+}
+"""The same for AWS's SDK, which has transport errors of its own."""
+
+_PHASES_OF = {'httpx': _PHASES, 'httpx2': _PHASES, 'botocore': _BOTO_PHASES}
+"""The phases of transport errors, by the package that they are of."""
+
 
 def error_object(body: Any) -> dict[str, Any]:
     """The error object of a provider's error body, which some wrap in `error`; empty if there is none."""
@@ -166,8 +187,8 @@ def connection_error(model_name: str, error: BaseException) -> ModelConnectionEr
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        if type(cause).__module__.split('.')[0] in ('httpx', 'httpx2') and type(cause).__name__ in _PHASES:
-            phase = _PHASES[type(cause).__name__]
+        phases = _PHASES_OF.get(type(cause).__module__.split('.')[0], {})
+        if (phase := phases.get(type(cause).__name__)) is not None:
             break
         cause = cause.__cause__ or cause.__context__
     timed_out = 'Timeout' in type(cause or error).__name__

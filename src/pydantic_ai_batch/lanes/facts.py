@@ -13,6 +13,7 @@ FACTS: Mapping[str, str] = MappingProxyType(
         'endpoints': 'endpoints',
         'transport': 'input',
         'max_requests': 'requests',
+        'min_requests': 'at least',
         'max_bytes': 'size',
         'models_per_batch': 'models in a batch',
         'windows': 'windows',

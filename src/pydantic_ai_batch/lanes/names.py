@@ -12,6 +12,8 @@ from pydantic_ai_batch.exceptions import LaneDependencyMissing
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
+        'amazon': 'bedrock',
+        'aws': 'bedrock',
         'azure-openai': 'azure',
         'claude': 'anthropic',
         'deep-infra': 'deepinfra',
@@ -86,7 +88,7 @@ _OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(
 """How models are made of lanes that the framework has no prefix for, or one for another API."""
 
 
-_EXTRAS: Mapping[str, str] = MappingProxyType({'groq': 'groq', 'mistral': 'mistral'})
+_EXTRAS: Mapping[str, str] = MappingProxyType({name: name for name in ('bedrock', 'groq', 'mistral')})
 """The extras that install the SDKs of lanes which do not come with the package."""
 
 
@@ -129,6 +131,7 @@ _ANY_MODEL: Mapping[str, str] = MappingProxyType(
         'anthropic': 'anthropic:claude-haiku-4-5',
         'google': 'google:gemini-2.5-flash',
         'vertex': 'vertex:gemini-2.5-flash',
+        'bedrock': 'bedrock:us.amazon.nova-lite-v1:0',
         'groq': 'groq:openai/gpt-oss-20b',
         'mistral': 'mistral:mistral-small-latest',
         'together': 'together:openai/gpt-oss-20b',

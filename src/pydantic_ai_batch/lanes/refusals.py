@@ -21,6 +21,8 @@ _ANTHROPICS_CLOUD_CLIENTS = (
     'AsyncAnthropicVertex',
 )
 
+_ON_BEDROCK = ' Claude models on Amazon Bedrock are batched with `BedrockConverseModel`.'
+
 
 def through_gateway(inner: Model) -> bool:
     """Whether a model asks through the Pydantic AI Gateway, which serves no batch API, whatever the provider does."""
@@ -75,14 +77,10 @@ def no_lane(inner: Model, known: Iterable[LaneInfo]) -> NoBatchLane:
         client = type(cast('Any', inner).client).__name__
         return NoBatchLane(
             f'Model {model_id!r} cannot be batched: Message Batches are served by the Claude API itself, and not to '
-            f'an `{client}`.'
+            f'an `{client}`.{_ON_BEDROCK if "Bedrock" in client else ""}'
         )
     if is_a(inner, 'pydantic_ai.models.google', 'GoogleModel'):
         return NoBatchLane(f'Model {model_id!r} cannot be batched: its profile has `google_supports_batch_api` off.')
-    if is_a(inner, 'pydantic_ai.models.bedrock', 'BedrockConverseModel'):
-        return LaneNotBuilt(
-            f'Model {model_id!r} is on Amazon Bedrock, whose batch jobs `pydantic-ai-batch` does not serve yet.'
-        )
     if is_a(inner, 'pydantic_ai.models.xai', 'XaiModel'):
         return NoBatchLane(
             f'Model {model_id!r} cannot be batched: an `XaiModel` speaks gRPC. Use `OpenAIChatModel('

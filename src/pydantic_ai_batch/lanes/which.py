@@ -20,6 +20,7 @@ from pydantic_ai_batch.replay import ReplayCodec
 from . import (
     anthropic,
     azure,
+    bedrock,
     compatible,
     deepinfra,
     fireworks,
@@ -47,6 +48,7 @@ LANES: Mapping[str, LaneInfo] = MappingProxyType(
             anthropic.INFO,
             google.INFO,
             vertex.INFO,
+            bedrock.INFO,
             groq.INFO,
             mistral.INFO,
             together.INFO,
@@ -95,6 +97,8 @@ def lane_for(model: Model | KnownModelName | str, *, lane: str | None = None) ->
         return mistral.MistralLane(model, ReplayCodec(mistral.group))
     if is_a(inner, 'pydantic_ai.models.google', 'GoogleModel') and on_a_cloud(inner):
         return vertex.VertexLane(model, ReplayCodec(vertex.group))
+    if is_a(inner, 'pydantic_ai.models.bedrock', 'BedrockConverseModel'):
+        return bedrock.BedrockLane(model, bedrock.codec())
     if model.batch_max_requests is None or on_a_cloud(inner):
         raise no_lane(inner, LANES.values())
     if is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):

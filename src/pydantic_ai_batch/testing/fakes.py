@@ -13,6 +13,7 @@ from pydantic_ai_batch.testing.answers import AnswerFunction
 from pydantic_ai_batch.testing.anthropic_api import FakeAnthropic
 from pydantic_ai_batch.testing.auto import auto_answer
 from pydantic_ai_batch.testing.azure_api import FakeAzure
+from pydantic_ai_batch.testing.bedrock_api import FakeBedrock
 from pydantic_ai_batch.testing.calls import Call
 from pydantic_ai_batch.testing.deepinfra_api import FakeDeepInfra
 from pydantic_ai_batch.testing.fireworks_api import FakeFireworks
@@ -89,6 +90,8 @@ class FakeProviders:
         """The fake xAI."""
         self.vertex = FakeVertex(self._scene)
         """The fake Vertex AI."""
+        self.bedrock = FakeBedrock(self._scene)
+        """The fake Amazon Bedrock."""
         fakes: tuple[FakeProvider[Any], ...] = (
             self.openai,
             self.anthropic,
@@ -101,6 +104,7 @@ class FakeProviders:
             self.fireworks,
             self.xai,
             self.vertex,
+            self.bedrock,
         )
         self.providers: dict[str, FakeProvider[Any]] = {fake.name: fake for fake in fakes}
         """Every fake by its name."""
