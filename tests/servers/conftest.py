@@ -15,17 +15,21 @@ import pytest
 
 from pydantic_ai_batch.testing import FakeProviders
 
-from .install import AIMOCK, LITELLM, OGX, Server
+from .install import AIMOCK, HERE, LITELLM, MOTO, OGX, Server
 from .running import free_port, running
 
 LITELLM_KEY = 'sk-0123456789abcdef0123456789abcdef'
 """Short ones are refused."""
 
 
-@pytest.fixture(scope='session', autouse=True)
-def asked_for() -> None:
-    if os.environ.get('PYDANTIC_AI_BATCH_SERVERS') != '1':
-        pytest.skip('run by `make test-servers`, which installs the servers')
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get('PYDANTIC_AI_BATCH_SERVERS') == '1':
+        return
+    # As a mark, of which pytest shows one line for each file.
+    left_out = pytest.mark.skip(reason='run by `make test-servers`, which installs the servers')
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(left_out)
 
 
 def _needs(server: Server) -> None:
@@ -179,4 +183,15 @@ def litellm(tmp_path_factory: pytest.TempPathFactory, upstream_port: int) -> Ite
     address = f'http://127.0.0.1:{port}'
     # Or it would fetch a list of prices.
     with running(command, home, f'{address}/health/liveliness', {'LITELLM_LOCAL_MODEL_COST_MAP': 'True'}):
+        yield address
+
+
+@pytest.fixture(scope='session')
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of moto, which plays AWS."""
+    _needs(MOTO)
+    home, port = tmp_path_factory.mktemp('moto'), free_port()
+    address = f'http://127.0.0.1:{port}'
+    command = [str(MOTO.folder / 'bin' / 'moto_server'), '-H', '127.0.0.1', '-p', str(port)]
+    with running(command, home, f'{address}/moto-api/data.json'):
         yield address

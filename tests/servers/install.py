@@ -166,7 +166,8 @@ class PythonServer(Server):
 AIMOCK = NodeServer('aimock')
 OGX = PythonServer('ogx', (3, 12))
 LITELLM = PythonServer('litellm', (3, 11))
-SERVERS: tuple[Server, ...] = (AIMOCK, OGX, LITELLM)
+MOTO = PythonServer('moto', (3, 11))
+SERVERS: tuple[Server, ...] = (AIMOCK, OGX, LITELLM, MOTO)
 
 
 def _pythons() -> Iterator[str]:
