@@ -234,6 +234,23 @@ async def test_a_model_is_named_as_the_resource_that_it_is(name: str, resource: 
     await client.aio.aclose()
 
 
+async def test_a_label_of_the_name_of_ours_does_not_take_its_place(
+    vertex: Callable[..., GoogleModel], clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        settings = GoogleModelSettings(google_labels={TAG_KEY: 'mine', 'team': 'evals'})
+        requests = [replace(request, model_settings=settings) for request in requests_of(ROWS)]
+        outcomes = await clock.run(model_request_batch(vertex(fake), requests, clock=clock))
+        assert [getattr(outcome, 'text', outcome) for outcome in outcomes] == ANSWERS
+        assert fake.vertex.count('create') == 1
+
+
+async def test_a_status_that_is_none_says_nothing_about_the_job(lane: Lane, server: Server):
+    server.replies({})
+    with pytest.raises(ModelConnectionError, match='no batch'):
+        await lane.status(handle())
+
+
 async def test_labels_of_the_user_stay_and_raw_bodies_get_one(vertex: Callable[..., GoogleModel], clock: ManualClock):
     with FakeProviders(echo, clock=clock) as fake:
         model = vertex(fake)

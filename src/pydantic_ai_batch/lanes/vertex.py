@@ -84,6 +84,9 @@ _URI = re.compile(r'gs://([a-z0-9][a-z0-9._-]+[a-z0-9])(?:/(.*))?')
 _LABELS = b'{"labels":{'
 """What each body begins with, so that the ID of its row has a known place."""
 
+_OURS = b'"%b":' % TAG_KEY.encode()
+"""The name of our label, as it stands in a body."""
+
 _HTTP_STATUSES = {
     1: 499,
     3: 400,
@@ -268,12 +271,12 @@ class VertexLane(ClientLane):
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of the input file, with the ID of the row among the labels of its request."""
-        if not body.startswith(_LABELS):
-            # A body that is not of our making, or none, which is only measured.
+        if not body.startswith(_LABELS) or _OURS in body:
+            # A body that is not of our making, with a label of that name maybe, or none, which is only measured.
             body = _labelled(as_object(parse_object(body))).encode('utf-8', 'surrogatepass')
         labels = body[len(_LABELS) :]
         comma = b'' if labels.startswith(b'}') else b','
-        return b'{"request":%b"%b":"%b"%b%b}' % (_LABELS, TAG_KEY.encode(), custom_id.encode(), comma, labels)
+        return b'{"request":%b%b"%b"%b%b}' % (_LABELS, _OURS, custom_id.encode(), comma, labels)
 
     async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
         """Encode a request as the model would send it live, its labels first."""
@@ -398,6 +401,8 @@ class VertexLane(ClientLane):
         """The job as Google describes it now."""
         check_allow_model_requests()
         job = await (await self._http()).call('GET', _id(batch.id))
+        if not job.keys() & {'state', 'createTime', 'displayName'}:
+            raise unreadable(self.model.model_name, 'something that is no batch')
         return self._batch({**job, 'name': batch.id}, batch)
 
     async def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
@@ -491,8 +496,9 @@ class VertexLane(ClientLane):
 
 
 def _labelled(body: Mapping[str, Any]) -> str:
-    """A body as JSON whose labels come first, also if it has none."""
-    ordered = {'labels': object_in(body, 'labels'), **{name: body[name] for name in body if name != 'labels'}}
+    """A body as JSON whose labels come first, also if it has none, and none of them is ours."""
+    labels = {name: value for name, value in object_in(body, 'labels').items() if name != TAG_KEY}
+    ordered = {'labels': labels, **{name: body[name] for name in body if name != 'labels'}}
     return json.dumps(ordered, ensure_ascii=False, separators=(',', ':'))
 
 
