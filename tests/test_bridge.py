@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from lanes.conftest import lane_model
-from lanes.harness import EVERY, Harness, echo, harness_of
+from lanes.harness import EVERY, Harness, close, echo, harness_of
 from pydantic import TypeAdapter
 from pydantic_ai import Agent, ModelRequest
 from pydantic_ai.capabilities import BatchModelRequests as TheFrameworks
@@ -219,3 +219,49 @@ async def test_a_lane_that_the_model_is_not_on_is_refused(harness: Harness, lane
 
 def test_the_harnesses_that_are_bridged_are_there():
     assert set(BRIDGED) <= {harness.name for harness in EVERY}
+
+
+# What is paid for is not sent again
+
+
+@pytest.fixture(params=['vertex', 'bedrock', 'azure-responses', 'xai-responses'])
+def other(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """Lanes of models that the framework's own batching refuses or does not know."""
+    return harness_of(request.param, monkeypatch)
+
+
+async def test_the_frameworks_capability_runs_over_lanes_that_it_would_refuse(other: Harness):
+    with FakeProviders(echo, processing=timedelta(seconds=0.2)) as fake:
+        model, client = other.make(fake, 'test')
+        batching = TheFrameworks(
+            max_requests=len(ROWS), max_wait=timedelta(seconds=5), poll_interval=timedelta(seconds=0.2)
+        )
+        agent = Agent(with_batch_api(model), capabilities=[batching])
+        results = await asyncio.gather(*[agent.run(row) for row in ROWS])
+        assert [result.output for result in results] == ANSWERS
+        assert other.fake(fake).count('create') == 1
+        await close(client)
+
+
+async def test_a_damaged_line_and_a_repeated_one_make_the_framework_pay_for_nothing_again(
+    harness: Harness, lane_model: LaneModel, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr('pydantic_ai_batch.bridge._READ_AGAIN', (0.01, 0.01))
+    with FakeProviders(echo, processing=timedelta(seconds=0.2)) as fake:
+
+        def rewrite(lines: list[bytes], kind: str) -> list[bytes]:
+            if not lines:
+                return lines
+            damaged = lines[0][:-2]
+            return [damaged, *lines[1:], *lines[1:2]]
+
+        harness.fake(fake).rewrite_results = rewrite
+        answers = await the_frameworks_list(
+            with_batch_api(lane_model(fake)), requests_of(ROWS), poll_interval=timedelta(seconds=0.2)
+        )
+        if 'lines' in harness.lacks:
+            # What is cut off there says not whose it was, and is sent again.
+            assert len(harness.fake(fake).batches) <= 3
+            return
+        assert sum(isinstance(answer, ModelResponse) for answer in answers) == len(ROWS) - 1
+        assert Counter(row.text for row in harness.fake(fake).billed) == Counter(ROWS)

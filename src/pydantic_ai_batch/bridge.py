@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
@@ -21,13 +22,16 @@ from pydantic_ai.models import KnownModelName, Model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 from pydantic_ai.models.wrapper import WrapperModel
 
-from .codec import NativeCodec
-from .exceptions import CreateUnsettled, brief
+from .codec import NativeCodec, unreadable
+from .exceptions import CreateUnsettled, ResultIntegrityError, brief
 from .lanes import Lane, lane_for
 from .lanes.base import WIRE_ID_WIDTH, NotCreated, Payload, Stray
 from .policy import create_outcome
 
 T = TypeVar('T')
+
+_READ_AGAIN = (1.0, 2.0, 4.0)
+"""Seconds after which the results of a batch are read again that are fewer than the provider counts."""
 
 _ID = re.compile('[A-Za-z0-9_-]{1,64}')
 """What a `custom_id` may be on every lane."""
@@ -55,6 +59,7 @@ class BatchApiModel(WrapperModel):
     def __init__(self, wrapped: Model, lane: Lane) -> None:
         super().__init__(wrapped)
         self.lane = lane
+        self._own = uuid4().hex
 
     @property
     def batch_max_requests(self) -> int | None:
@@ -118,15 +123,53 @@ class BatchApiModel(WrapperModel):
         """
         if batch.status != 'ended':
             raise UserError(f'Batch {batch.id!r} has not ended, so its results cannot be read yet.')
-        results = {
-            result.custom_id: result async for result in self.lane.results(batch) if not isinstance(result, Stray)
-        }
+        results = await self._read(batch)
+        for delay in _READ_AGAIN:
+            if len(results) >= self.lane.readable(batch):
+                break
+            # The end of a batch can be seen before its results are all there.
+            await asyncio.sleep(delay)
+            results |= await self._read(batch)
         unlisted = self.lane.unlisted(batch, '')
         if not results and isinstance(unlisted, BatchResult) and unlisted.status == 'errored':
             request = BatchRequest(custom_id='', messages=[])
             # The error that each of its requests would get.
             await self.lane.decode(unlisted, request)
         return list(results.values())
+
+    async def _read(self, batch: Batch) -> dict[str, BatchResult]:
+        """The results by their IDs. What is left out is sent again by whoever asks, so that nothing paid for may be.
+
+        Raises:
+            ResultIntegrityError: Results that are missing came without saying whose they are.
+        """
+        results: dict[str, BatchResult] = {}
+        damaged: dict[str, str] = {}
+        keyless = 0
+        async for result in self.lane.results(batch):
+            if isinstance(result, Stray):
+                keyless += result.keyless
+                if result.custom_id is not None:
+                    damaged.setdefault(result.custom_id, result.line)
+            elif (known := results.get(result.custom_id)) is None or (
+                result.status == 'succeeded' and known.status != 'succeeded'
+            ):
+                results[result.custom_id] = result
+        for custom_id, line in damaged.items():
+            # The answer was paid for and cannot be read, which decoding it will say.
+            results.setdefault(custom_id, BatchResult(custom_id=custom_id, status='succeeded', body=line))
+        if keyless and len(results) < batch.request_count:
+            raise ResultIntegrityError(
+                batch.model_name,
+                f'Batch {batch.id!r} returned results that do not say whose they are: none of its requests is sent '
+                'again, as those were paid for.',
+            )
+        return results
+
+    def _batch_credential(self) -> str:
+        """What the framework keeps apart what it knows of batches by: as it does itself, where it encodes the model."""
+        native = isinstance(self.lane.codec, NativeCodec)
+        return self.wrapped._batch_credential() if native else self._own
 
     async def batch_cancel(self, batch: Batch) -> Batch:
         """Ask the provider to stop a batch.
@@ -145,7 +188,13 @@ class BatchApiModel(WrapperModel):
             ModelAPIError: The error that the request would have raised live.
         """
         if isinstance(self.lane.codec, NativeCodec):
-            return self.wrapped.batch_decode(result, request)
+            try:
+                return self.wrapped.batch_decode(result, request)
+            except ModelAPIError:
+                raise
+            except Exception as error:
+                # A body that the provider never sends live meets code that was written for those it does.
+                raise unreadable(self.lane.model, result, error) from error
         # An answer is played back to the model, which is asynchronous, and whoever asks may be inside an event loop.
         return _replaying().run(self.lane.decode(result, request))
 

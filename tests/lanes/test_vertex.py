@@ -521,3 +521,63 @@ async def test_a_success_without_an_answer_is_unreadable(lane: Lane, server: Ser
     request = BatchRequest(custom_id='a', messages=[ModelRequest.user_text_prompt('a')])
     with pytest.raises(ModelAPIError, match='neither an answer nor a reason'):
         await lane.decode(result, request)
+
+
+async def test_another_project_is_no_place_to_look_for_a_batch(server: Server):
+    keys: list[dict[str, str]] = []
+    for project in ('one', 'two'):
+        client = Client(
+            vertexai=True, project=project, location='us-central1', credentials=Credentials(token='the same')
+        )
+        keys.append(json.loads(await lane_for(model_with(client)).identity()))
+        await client.aio.aclose()
+    # What a lost batch is looked for by leaves out who asks, and keeps where.
+    assert keys[0]['endpoint'] != keys[1]['endpoint']
+
+
+async def test_what_the_users_client_adds_for_a_gateway_is_not_told_to_cloud_storage(server: Server):
+    client = client_over(server, base_url='https://gateway.test', headers={'x-gateway-key': 'secret'})
+    lane = lane_for(model_with(client))
+    server.replies({}, job_object())
+    with Payload(lane, GROUP, TAG) as payload:
+        payload.add(b'{"labels":{}}')
+        await lane.create(payload)
+    upload, create = server.calls
+    assert (upload.url.host, create.url.host) == ('storage.googleapis.com', 'gateway.test')
+    assert 'x-gateway-key' not in upload.headers
+    assert create.headers['x-gateway-key'] == 'secret'
+    await client.aio.aclose()
+
+
+async def test_credentials_that_are_renewed_and_say_not_whose_they_are_keep_their_group(server: Server):
+    class Federated(Renewed):
+        service_account_email = ''
+
+        def __init__(self) -> None:
+            super().__init__('')
+            self.audience = '//iam.googleapis.com/pool'
+
+    credentials = Federated()
+    client = client_over(server, credentials)
+    lane, groups = lane_for(model_with(client)), set[str]()
+    for _ in range(3):
+        groups.add(await lane.identity())
+        credentials.token = ''
+        server.replies(job_object())
+        await lane.status(handle())
+    assert len(groups) == 1
+    await client.aio.aclose()
+
+
+async def test_half_a_character_is_escaped_in_the_input_file(lane: Lane):
+    request = BatchRequest(custom_id='a', messages=[ModelRequest.user_text_prompt('bad \ud800')])
+    encoded = await lane.encode(request)
+    lane.frame('a-0', encoded.body.encode()).decode()
+    assert '\\ud800' in encoded.body
+
+
+async def test_an_answer_that_was_blocked_is_one_whatever_the_status_says(lane: Lane, server: Server):
+    blocked = line(status='OK', response={'promptFeedback': {'blockReason': 'SAFETY'}})
+    [result] = await read(lane, server, {'a/b/predictions.jsonl': [blocked]})
+    assert isinstance(result, BatchResult)
+    assert result.status == 'succeeded'

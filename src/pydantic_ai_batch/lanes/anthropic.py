@@ -311,7 +311,7 @@ class AnthropicLane(ClientLane):
             group=group,
             status=FRAMEWORK[status],
             created_at=known.created_at if known else parse_time(item.get('created_at')) or UNKNOWN_TIME,
-            request_count=total or (known.request_count if known else 0),
+            request_count=max(known.request_count if known else 0, total),
             provider_details=details,
         )
 

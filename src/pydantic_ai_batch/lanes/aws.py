@@ -26,7 +26,7 @@ from pydantic_ai_batch.per_model import PerModel, innermost
 from pydantic_ai_batch.replay_boto import new_session
 
 from .base import ListingIncomplete
-from .errors import connection_error, http_error
+from .errors import connection_error, http_error, without_passwords
 from .lines import list_of_objects, split_lines
 
 T = TypeVar('T')
@@ -248,7 +248,7 @@ def _errors(model_name: str) -> Generator[None]:
     except ParamValidationError as error:
         raise UserError(f'The installed `boto3` makes no such call, and a newer one may: {error}') from error
     except InvalidEndpointConfigurationError as error:
-        raise UserError(str(error)) from error
+        raise UserError(without_passwords(str(error))) from error
     except (ModelAPIError, UserError):
         raise
     except Exception as error:

@@ -217,7 +217,10 @@ async def _group(model: Model) -> str:
     configured, services = _configured(), await services_of(model)
     inner = innermost(model)
     addresses = [cast('Any', inner).client, services.bedrock, services.s3]
-    where = [services.bedrock.meta.region_name, *(client.meta.endpoint_url for client in addresses)]
+    # A batch is looked for in the account and the region that it was made in, whoever asks, and nowhere else. The role
+    # is of the account.
+    account = configured.role.split(':')[4]
+    where = [account, services.bedrock.meta.region_name, *(client.meta.endpoint_url for client in addresses)]
     credential = [services.who, configured.role, str(configured.place)]
     settings = cast('dict[str, Any]', model.settings or {})
     group = group_key(model, credential, ' '.join(where), _CONVERSE)
@@ -462,7 +465,7 @@ class BedrockLane(Lane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else created_at,
-            request_count=counts['total'] or count,
+            request_count=max(count, counts['total']),
             provider_details=details,
         )
 

@@ -6,6 +6,7 @@ their errors need fewer words. Status and provider code decide the category, as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -193,7 +194,15 @@ def connection_error(model_name: str, error: BaseException) -> ModelConnectionEr
         cause = cause.__cause__ or cause.__context__
     timed_out = 'Timeout' in type(cause or error).__name__
     error_class = ModelTimeoutError if timed_out else ModelConnectionError
-    return error_class(model_name, str(error) or type(error).__name__, phase=phase)
+    return error_class(model_name, without_passwords(str(error)) or type(error).__name__, phase=phase)
+
+
+_PASSWORD = re.compile(r'(?<=://)[^/@\s"\']+@')
+
+
+def without_passwords(text: str) -> str:
+    """A text without the users and passwords of the URLs in it."""
+    return _PASSWORD.sub('', text)
 
 
 def shown_url(url: str | None) -> str:

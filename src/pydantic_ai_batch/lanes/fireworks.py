@@ -15,7 +15,6 @@ The facts are from Fireworks' published SDK and documentation; see `INFO.sources
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -61,6 +60,7 @@ from .errors import (
 )
 from .lines import (
     as_object,
+    compact_json,
     damaged,
     dump_json,
     object_in,
@@ -226,7 +226,7 @@ class FireworksLane(OpenAIClientLane):
         encoded = await super().encode(request)
         body = parse_json(encoded.body.encode('utf-8', 'surrogatepass'))
         body.pop('model', None)
-        return replace(encoded, body=json.dumps(body, ensure_ascii=False, separators=(',', ':')))
+        return replace(encoded, body=compact_json(body))
 
     # Creating
 
@@ -482,7 +482,7 @@ class FireworksLane(OpenAIClientLane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else parse_time(job.get('createTime')) or UNKNOWN_TIME,
-            request_count=counts['total'] or count,
+            request_count=max(count, counts['total']),
             provider_details=details,
         )
 

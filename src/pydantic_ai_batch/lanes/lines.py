@@ -39,6 +39,7 @@ class Stray:
 
 
 _NANOSECONDS = re.compile(r'(\.\d{6})\d+')
+_HALF = re.compile('[\ud800-\udfff]')
 _BOM = b'\xef\xbb\xbf'
 
 
@@ -100,9 +101,9 @@ def list_of_objects(value: Any) -> list[dict[str, Any]]:
 
 def parse_number(value: Any) -> int | None:
     """A whole number, which some write as text; `None` if it is none."""
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
         return int(value)
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def unwrapped(value: Any) -> Any:
@@ -142,6 +143,12 @@ def dump_json(value: Any) -> str:
         return to_json(value).decode()
     except ValueError:
         return json.dumps(value)
+
+
+def compact_json(value: Any) -> str:
+    """Write JSON without spaces, with characters as they are but for halves of one, which UTF-8 has not."""
+    text = json.dumps(value, ensure_ascii=False, separators=(',', ':'))
+    return text if _HALF.search(text) is None else json.dumps(value, separators=(',', ':'))
 
 
 def stray(line: bytes, reason: str) -> Stray:

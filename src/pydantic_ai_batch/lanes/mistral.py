@@ -403,7 +403,7 @@ class MistralLane(ClientLane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else parse_time(job.get('created_at')) or UNKNOWN_TIME,
-            request_count=counts['total'] or count,
+            request_count=max(count, counts['total']),
             provider_details=details,
         )
 

@@ -392,7 +392,7 @@ class OpenAIShapedLane(OpenAIClientLane):
             group=group,
             status=FRAMEWORK[known],
             created_at=created_at or parse_time(item.get('created_at')) or UNKNOWN_TIME,
-            request_count=counts.get('total') or request_count,
+            request_count=max(request_count, counts.get('total') or 0),
             provider_details=details,
         )
 

@@ -52,6 +52,7 @@ from .http import HTTP
 from .lines import (
     as_object,
     chunks_of,
+    compact_json,
     damaged,
     dump_json,
     list_of_objects,
@@ -187,8 +188,9 @@ async def group(model: Model) -> str:
             'batch jobs and Cloud Storage need. Use `GoogleCloudProvider(project=..., location=...)`.'
         )
     who = _who(await _credentials(model.model_name, api))
-    credential = [api.project, api.location, storage_uri(), who]
-    return group_key(model, credential, str(api._http_options.base_url), ENDPOINT)
+    # A batch is looked for in the project and the location that it was made in, whoever asks, and nowhere else.
+    address = f'{api._http_options.base_url} {api.project} {api.location}'
+    return group_key(model, [storage_uri(), who], address, ENDPOINT)
 
 
 async def _credentials(model_name: str, api: Any) -> Any:
@@ -219,11 +221,18 @@ async def _token(model_name: str, api: Any) -> str:
 
 def _who(credentials: Any) -> str:
     """A digest of who asks, which stays the same when an access token is renewed."""
-    for name in ('service_account_email', 'refresh_token', 'token'):
-        # A token alone, that nothing renews, is all there is to know its owner by.
-        if isinstance(value := getattr(credentials, name, None), str) and value:
+    from google.auth import compute_engine
+    from google.oauth2.credentials import Credentials
+
+    of_machine = isinstance(credentials, compute_engine.Credentials)
+    for name in ('service_account_email', 'refresh_token', 'audience', '_audience'):
+        # A machine's say whose they are once they were renewed, and not before.
+        if not of_machine and isinstance(value := getattr(credentials, name, None), str) and value:
             return digest_of([name, value])
-    return digest_of(type(credentials).__name__)
+    # A token that nothing renews is all there is to know its owner by.
+    fixed = type(credentials) is Credentials and getattr(credentials, 'refresh_handler', None) is None
+    token: Any = getattr(credentials, 'token', None) if fixed else None
+    return digest_of([type(credentials).__name__, token])
 
 
 def storage_uri() -> str:
@@ -255,9 +264,11 @@ class VertexLane(ClientLane):
         if project := getattr(api._credentials, 'quota_project_id', None):
             headers['x-goog-user-project'] = project
         timeout = _TIMEOUT if options.timeout is None else options.timeout / 1000
-        own = cast('Mapping[str, str]', options.headers or {})
+        own = dict(cast('Mapping[str, str]', options.headers or {}))
         base_url = f'{str(options.base_url).rstrip("/")}/{options.api_version}/'
         if storage:
+            # What the user's client adds to its calls is for where those go.
+            own = {}
             base_url = os.environ.get(_EMULATOR_VARIABLE) or _STORAGE
             base_url = base_url if '://' in base_url else f'http://{base_url}'
         return HTTP(api._async_httpx_client, base_url.rstrip('/') + '/', {**headers, **own}, name, timeout)
@@ -490,7 +501,7 @@ class VertexLane(ClientLane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else parse_time(job.get('createTime')) or UNKNOWN_TIME,
-            request_count=count or counts['total'],
+            request_count=max(count, counts['total']),
             provider_details=details,
         )
 
@@ -499,7 +510,7 @@ def _labelled(body: Mapping[str, Any]) -> str:
     """A body as JSON whose labels come first, also if it has none, and none of them is ours."""
     labels = {name: value for name, value in object_in(body, 'labels').items() if name != TAG_KEY}
     ordered = {'labels': labels, **{name: body[name] for name in body if name != 'labels'}}
-    return json.dumps(ordered, ensure_ascii=False, separators=(',', ':'))
+    return compact_json(ordered)
 
 
 def _resource(model_name: str) -> str:
@@ -553,7 +564,7 @@ def _read_line(line: bytes) -> BatchResult | Stray:
     if not isinstance(custom_id, str) or not custom_id:
         return Stray('its request has no label of ours', raw, keyless='response' in item or 'status' in item)
     response, status = unwrapped(item.get('response')), item.get('status')
-    if response and (not status or 'candidates' in as_object(response)):
+    if response and (not status or {'candidates', 'promptFeedback'} & as_object(response).keys()):
         return (
             BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(response))
             if isinstance(response, dict)
