@@ -191,7 +191,7 @@ async def test_without_a_place_in_cloud_storage_nothing_is_sent(
 
 async def test_a_key_of_the_express_mode_which_opens_no_bucket_is_refused(clock: ManualClock):
     client = Client(vertexai=True, api_key='key')
-    with pytest.raises(UserError, match='no Google Cloud project and location'):
+    with pytest.raises(UserError, match='which opens no bucket'):
         await clock.run(model_request_batch(model_with(client), requests_of(ROWS), clock=clock))
     await client.aio.aclose()
 

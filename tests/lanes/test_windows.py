@@ -108,9 +108,9 @@ async def test_a_window_that_the_lane_does_not_take_is_refused_before_anything_i
     window: timedelta, harness: Harness, lane_model: LaneModel, clock: ManualClock
 ):
     with FakeProviders(echo, clock=clock) as fake:
-        with pytest.raises(UserError, match=r'`window` must be from 24 to 168 hours for (Groq|Amazon)'):
+        with pytest.raises(UserError, match='must be a whole number of hours from 24 to 168 for'):
             await submit_batch(lane_model(fake), requests_of(['a']), window=window, clock=clock)
-        with pytest.raises(UserError, match=r'`window` must be from 24 to 168 hours for (Groq|Amazon)'):
+        with pytest.raises(UserError, match='must be a whole number of hours from 24 to 168 for'):
             await Agent(lane_model(fake), capabilities=[BatchModelRequests(window=window, clock=clock)]).run('a')
         assert fake.calls == []
 

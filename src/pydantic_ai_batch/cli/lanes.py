@@ -56,7 +56,9 @@ def _short(info: LaneInfo, fact: str) -> str:
 
 
 def _facts_of(info: LaneInfo) -> Table:
-    table = Table('fact', 'value', 'known from', title=f'{info.name}: {info.title}', title_justify='left')
+    # Folded, and not cut off: names of variables are there to be copied.
+    columns = [Column(head, overflow='fold') for head in ('fact', 'value', 'known from')]
+    table = Table(*columns, title=f'{info.name}: {info.title}', title_justify='left')
     for fact, value in _known(info):
         table.add_row(FACTS[fact], shown(fact, value).replace('`', ''), info.sources.get(fact, ''))
     return table

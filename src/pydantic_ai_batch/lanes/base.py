@@ -414,7 +414,11 @@ class Lane(ABC):
         info = self.info
         if window is not None and window not in info.windows and not _is_between(window, info):
             hours = [_hours(taken) for taken in sorted(info.windows)]
-            taken = f'from {hours[0]} to {hours[-1]} hours' if info.window_step else f'{" or ".join(hours)} hours'
+            taken = (
+                f'a whole number of hours from {hours[0]} to {hours[-1]}'
+                if info.window_step
+                else f'{" or ".join(hours)} hours'
+            )
             raise UserError(
                 f'`window` must be {taken} for {info.title}, and not {_hours(window)}.'
                 if hours

@@ -145,6 +145,7 @@ INFO = LaneInfo(
     results_as='files',
     allowlist=True,
     reports_tier=False,
+    plan=f'a role and a place in S3, in `{ROLE_VARIABLE}` and `{PLACE_VARIABLE}`',
     refused='tools, and with them typed answers that are not `NativeOutput` or `PromptedOutput`',
     key_variables=('AWS_ACCESS_KEY_ID', 'AWS_PROFILE', 'AWS_BEARER_TOKEN_BEDROCK'),
     verified=('spec',),
@@ -173,6 +174,7 @@ INFO = LaneInfo(
         'results_as': 'documentation: batch inference results, a file for each of input, and a manifest',
         'allowlist': 'documentation: models and regions that batch inference supports',
         'reports_tier': 'guess: answers were not seen to',
+        'plan': 'documentation: batch inference, a service role and a bucket',
         'refused': 'documentation: batch inference, a request of Converse with a `toolConfig` fails with a 400',
     },
 )
@@ -202,12 +204,14 @@ def _configured() -> _Configured:
         raise UserError(
             f'Set the environment variable `{ROLE_VARIABLE}` to the ARN of the service role that Bedrock is to read '
             'and write the files of batches as, such as `arn:aws:iam::123456789012:role/batches`.'
+            + (f' It is {role!r}, which is none.' if role else '')
         )
     place = s3_place(uri.rstrip('/'))
     if place is None or not _KEY.fullmatch(place.key):
         raise UserError(
             f'Set the environment variable `{PLACE_VARIABLE}` to where in S3 the files of batches are to be, such as '
             '`s3://my-bucket/batches`.'
+            + (f' It is {uri!r}, which is no place in S3: a bucket has no capitals.' if uri else '')
         )
     return _Configured(role, replace(place, key=f'{place.key}/' if place.key else ''))
 

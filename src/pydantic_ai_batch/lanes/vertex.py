@@ -147,7 +147,7 @@ INFO = LaneInfo(
     results_as='files',
     allowlist=True,
     refused='API keys of the express mode',
-    plan='a project with a bucket in Cloud Storage',
+    plan=f'a project with a place in Cloud Storage, in `{STORAGE_VARIABLE}`',
     key_variables=('GOOGLE_APPLICATION_CREDENTIALS',),
     verified=('spec',),
     sources={
@@ -183,9 +183,11 @@ async def group(model: Model) -> str:
     client = cast('Any', innermost(model)).client
     api = client._api_client
     if api.api_key or not (api.project and api.location):
+        has = 'an API key (express mode), which opens no bucket' if api.api_key else 'no project and location'
         raise UserError(
-            f'Model {model.model_id!r} cannot be batched: its client has no Google Cloud project and location, which '
-            'batch jobs and Cloud Storage need. Use `GoogleCloudProvider(project=..., location=...)`.'
+            f'Model {model.model_id!r} cannot be batched: its client has {has}. Batch jobs and Cloud Storage need a '
+            'Google Cloud project, a location and credentials: use `GoogleCloudProvider(project=..., location=...)`, '
+            'or set `GOOGLE_CLOUD_PROJECT` and `GOOGLE_CLOUD_LOCATION`, without an API key in `GOOGLE_API_KEY`.'
         )
     who = _who(await _credentials(model.model_name, api))
     # A batch is looked for in the project and the location that it was made in, whoever asks, and nowhere else.
@@ -243,9 +245,10 @@ def storage_uri() -> str:
     """
     uri = os.environ.get(STORAGE_VARIABLE, '').strip().rstrip('/')
     if not _URI.fullmatch(uri):
+        wrong = f' It is {uri!r}, which is none: a bucket has small letters and digits.' if uri else ''
         raise UserError(
             f'Set the environment variable `{STORAGE_VARIABLE}` to a place in Cloud Storage, as `gs://bucket/folder`: '
-            'batch jobs of Google Cloud read their requests there, and write their results to it.'
+            f'batch jobs of Google Cloud read their requests there, and write their results to it.{wrong}'
         )
     return uri
 
