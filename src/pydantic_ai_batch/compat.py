@@ -310,6 +310,11 @@ def same_group(submitted: str, asking: str) -> bool:
         return False
 
 
+def same_credential(one: str, other: str) -> bool:
+    """Whether two groups are of one credential."""
+    return one == other or group_of(one).get('credential') == group_of(other).get('credential')
+
+
 def http_answer(model_name: str, result: BatchResult) -> tuple[int, bytes]:
     """The status and body that a live request with this result would have been answered with.
 

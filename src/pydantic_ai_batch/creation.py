@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models.batch import Batch
 
+from . import compat
 from .clock import Clock, sleep_until_due, utc
 from .exceptions import CreateUnsettled, brief
 from .journal.ledger import Ledger, is_kept
@@ -191,12 +192,13 @@ async def _look_for(lane: Lane, payload: Sought, since: datetime, clock: Clock, 
     lost_at = utc(clock)
     looks = 0
     running = False
+    as_before = await _asks_as_before(lane, payload)
     while True:
         found: list[Batch] = []
         proven = False
         try:
             found = await lane.find(payload, since=since)
-            proven, running = lane.info.listing_proves_absence, False
+            proven, running = lane.info.listing_proves_absence and as_before, False
         except Undecided as undecided:
             running = True
             _log.info('The batch with tag %s is not found yet: %s', payload.tag, undecided)
@@ -214,12 +216,24 @@ async def _look_for(lane: Lane, payload: Sought, since: datetime, clock: Clock, 
             return None
         else:
             requests = counted(payload.count, 'request')
+            other = '' if as_before else ', as it is asked with another credential, maybe of another project'
             raise CreateUnsettled(
                 lane.model.model_name,
                 f'The reply to the creation of a batch of {requests} was lost ({brief(lost)}), and the '
-                f'listing of {lane.info.title} cannot tell whether it exists. The requests are not sent again, as that '
-                f'could pay for them twice: {lane.where_to_look(payload)}.',
+                f'listing of {lane.info.title} cannot tell whether it exists{other}. The requests are not sent again, '
+                f'as that could pay for them twice: {lane.where_to_look(payload)}.',
             ) from lost
+
+
+async def _asks_as_before(lane: Lane, payload: Sought) -> bool:
+    """Whether a batch is looked for under the credential that it was to be created with.
+
+    Another one may be of another project, whose listing proves nothing about the batch.
+    """
+    try:
+        return compat.same_credential(payload.group, await lane.identity())
+    except (UserError, ModelAPIError):
+        return False
 
 
 async def _single(lane: Lane, payload: Sought, batch: Batch, since: datetime) -> Batch:

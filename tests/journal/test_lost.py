@@ -594,3 +594,15 @@ async def test_a_disk_that_becomes_full_loses_and_doubles_nothing(
         assert await clock.run(way(lane_model(fake), rows, path, clock)) == first
         assert counts(harness, fake, 'create') == [1]
         assert billed(harness, fake) == rows
+
+
+async def test_the_listing_of_another_project_proves_nothing(
+    harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock, path: Path, wire: Wire
+):
+    await killed_at_the_create('after', by_list, harness, lane_model(fake), path, clock, wire)
+    outcomes = await clock.run(by_list(lane_model(fake, 'of another project'), ROWS, path, clock))
+    assert {type(outcome) for outcome in outcomes} == {CreateUnsettled}
+    ended()
+    assert await clock.run(by_list(lane_model(fake), ROWS, path, clock)) == ANSWERS
+    assert counts(harness, fake, 'create') == [1]
+    assert billed(harness, fake) == ROWS
