@@ -211,7 +211,7 @@ async def test_a_window_is_asked_for_in_hours(hours: int, lane: Lane, server: Se
 
 @pytest.mark.parametrize('hours', [0, 168, 1.5])
 async def test_a_window_that_mistral_does_not_take_is_refused(hours: float, lane: Lane):
-    with pytest.raises(UserError, match='from 1 to 167 hours'):
+    with pytest.raises(UserError, match='a whole number of hours from 1 to 167'):
         lane.ask(timedelta(hours=hours))
 
 
