@@ -22,7 +22,7 @@ from pydantic_ai.models import KnownModelName, Model
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 from pydantic_ai.models.wrapper import WrapperModel
 
-from .codec import NativeCodec, unreadable
+from .codec import NativeCodec
 from .exceptions import CreateUnsettled, ResultIntegrityError, brief
 from .lanes import Lane, lane_for
 from .lanes.base import WIRE_ID_WIDTH, NotCreated, Payload, Stray
@@ -187,14 +187,8 @@ class BatchApiModel(WrapperModel):
         Raises:
             ModelAPIError: The error that the request would have raised live.
         """
-        if isinstance(self.lane.codec, NativeCodec):
-            try:
-                return self.wrapped.batch_decode(result, request)
-            except ModelAPIError:
-                raise
-            except Exception as error:
-                # A body that the provider never sends live meets code that was written for those it does.
-                raise unreadable(self.lane.model, result, error) from error
+        if isinstance(codec := self.lane.codec, NativeCodec):
+            return codec.read(self.wrapped, result, request)
         # An answer is played back to the model, which is asynchronous, and whoever asks may be inside an event loop.
         return _replaying().run(self.lane.decode(result, request))
 

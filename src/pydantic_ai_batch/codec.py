@@ -159,13 +159,17 @@ class NativeCodec:
 
     async def decode(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:
         """The response the model would make of the result live."""
+        return self.read(model, result, request)
+
+    def read(self, model: Model, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """The same, for code that is not asynchronous: nothing is waited for."""
         try:
             return model.batch_decode(result, request)
         except ModelAPIError:
             raise
         except Exception as error:
             if (body := _without_halves(result.body)) is not None:
-                return await self.decode(model, replace(result, body=body), request)
+                return self.read(model, replace(result, body=body), request)
             # A body that the provider never sends live meets code that was written for those it does.
             raise unreadable(model, result, error) from error
 
@@ -181,3 +185,9 @@ def _without_halves(body: str | None) -> str | None:
         return None
     whole = _HALF.sub('\ufffd', text)
     return whole if whole != text else None
+
+
+def compact_json(value: Any) -> str:
+    """Write JSON without spaces, with characters as they are but for halves of one, which UTF-8 has not."""
+    text = json.dumps(value, ensure_ascii=False, separators=(',', ':'))
+    return text if _HALF.search(text) is None else json.dumps(value, separators=(',', ':'))

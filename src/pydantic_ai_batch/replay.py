@@ -25,7 +25,7 @@ from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequ
 from pydantic_ai.settings import ModelSettings
 
 from . import compat
-from .codec import is_a, refuse_settings, unreadable, without_max_retries
+from .codec import compact_json, is_a, refuse_settings, unreadable, without_max_retries
 from .exceptions import RequestNotSendable
 from .per_model import PerModel, innermost
 from .replay_boto import silent_client, unstreamed
@@ -167,7 +167,7 @@ def _without_stream(content: bytes) -> str:
     body = json.loads(text)
     for key in _STREAM_KEYS:
         body.pop(key, None)
-    return json.dumps(body, ensure_ascii=False, separators=(',', ':'))
+    return compact_json(body)
 
 
 async def replay(model: Model, request: BatchRequest, status_code: int, body: bytes) -> ModelResponse:

@@ -377,6 +377,9 @@ class Lane(ABC):
 
     info: ClassVar[LaneInfo]
 
+    complete: ClassVar[str | None] = None
+    """The word for a batch that has a result for each of its requests, where its counts may be late or missing."""
+
     prefix: ClassVar[bytes] = b''
     separator: ClassVar[bytes] = b'\n'
     suffix: ClassVar[bytes] = b'\n'
@@ -500,8 +503,14 @@ class Lane(ABC):
         """Stream the results of a batch that ended, as just read from `status`, in any order."""
 
     def readable(self, batch: Batch) -> int:
-        """How many results an ended batch should have, by the provider's own count; 0 where it does not say."""
-        return compat.counted(batch)
+        """How many results an ended batch should have, by the provider's own count; 0 where it does not say.
+
+        That is none if it failed, whatever it counts.
+        """
+        word, done = self.word(batch), compat.counted(batch)
+        if self.info.statuses.get(word) == 'failed':
+            return 0
+        return max(done, batch.request_count) if word == self.complete else done
 
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What an ended batch means for a request that its results do not list."""

@@ -247,6 +247,7 @@ class BedrockLane(Lane):
     """The lane of Amazon Bedrock, asked through AWS's SDK."""
 
     info: ClassVar[LaneInfo] = INFO
+    complete: ClassVar[str | None] = 'Completed'
 
     async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
         """Encode a request as the model would send it live.
@@ -405,11 +406,6 @@ class BedrockLane(Lane):
                 async with aclosing(aws.lines(file)) as lines:
                     async for line in lines:
                         yield read_line(line, _read_line, 'recordId')
-
-    def readable(self, batch: Batch) -> int:
-        """How many results a job should have: one for each request if it completed, and none if it failed."""
-        word, done = self.word(batch), super().readable(batch)
-        return 0 if word == 'Failed' else max(done, batch.request_count) if word == 'Completed' else done
 
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What the job's own end means for a request without a result: what was not run in its time has expired."""

@@ -69,6 +69,10 @@ _PHASES_OF = {'httpx': _PHASES, 'httpx2': _PHASES, 'botocore': _BOTO_PHASES}
 """The phases of transport errors, by the package that they are of."""
 
 
+RPC_STATUSES = {3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 14: 503, 16: 401}
+"""The status that a live request would get, by gRPC's number of its error."""
+
+
 def error_object(body: Any) -> dict[str, Any]:
     """The error object of a provider's error body, which some wrap in `error`; empty if there is none."""
     whole = as_object(body)
@@ -197,7 +201,7 @@ def connection_error(model_name: str, error: BaseException) -> ModelConnectionEr
     return error_class(model_name, without_passwords(str(error)) or type(error).__name__, phase=phase)
 
 
-_PASSWORD = re.compile(r'(?<=://)[^/@\s"\']+@')
+_PASSWORD = re.compile(r'(?<=://)[^/\s"\']*@')
 
 
 def without_passwords(text: str) -> str:
@@ -207,9 +211,7 @@ def without_passwords(text: str) -> str:
 
 def shown_url(url: str | None) -> str:
     """A URL without the user and password that may stand in it."""
-    scheme, separator, rest = str(url or '').partition('://')
-    authority, slash, path = rest.partition('/')
-    return f'{scheme}{separator}{authority.rpartition("@")[2]}{slash}{path}'
+    return without_passwords(url or '')
 
 
 def json_object(model_name: str, content: bytes) -> Mapping[str, Any]:

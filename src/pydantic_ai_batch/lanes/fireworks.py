@@ -29,6 +29,7 @@ from pydantic_ai.models import check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
 from pydantic_ai_batch import compat
+from pydantic_ai_batch.codec import compact_json
 from pydantic_ai_batch.statuses import FRAMEWORK, JobStatus
 
 from .base import (
@@ -60,7 +61,6 @@ from .errors import (
 )
 from .lines import (
     as_object,
-    compact_json,
     damaged,
     dump_json,
     object_in,
@@ -197,6 +197,7 @@ class FireworksLane(OpenAIClientLane):
     """The lane of Fireworks, asked through OpenAI's SDK."""
 
     info: ClassVar[LaneInfo] = INFO
+    complete: ClassVar[str | None] = 'COMPLETED'
 
     @cached_property
     def account(self) -> str:
@@ -422,11 +423,6 @@ class FireworksLane(OpenAIClientLane):
             raise
         except Exception as error:
             raise transport_error(self.model.model_name, error) from error
-
-    def readable(self, batch: Batch) -> int:
-        """How many results a job should have: one for each request if it completed, and none if it failed."""
-        word, done = self.word(batch), super().readable(batch)
-        return 0 if word == 'FAILED' else max(done, batch.request_count) if word == 'COMPLETED' else done
 
     def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
         """What the failure of a job means for a request in it."""

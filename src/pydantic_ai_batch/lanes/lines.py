@@ -39,7 +39,6 @@ class Stray:
 
 
 _NANOSECONDS = re.compile(r'(\.\d{6})\d+')
-_HALF = re.compile('[\ud800-\udfff]')
 _BOM = b'\xef\xbb\xbf'
 
 
@@ -143,12 +142,6 @@ def dump_json(value: Any) -> str:
         return to_json(value).decode()
     except ValueError:
         return json.dumps(value)
-
-
-def compact_json(value: Any) -> str:
-    """Write JSON without spaces, with characters as they are but for halves of one, which UTF-8 has not."""
-    text = json.dumps(value, ensure_ascii=False, separators=(',', ':'))
-    return text if _HALF.search(text) is None else json.dumps(value, separators=(',', ':'))
 
 
 def stray(line: bytes, reason: str) -> Stray:

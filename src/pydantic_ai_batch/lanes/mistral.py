@@ -264,10 +264,6 @@ class MistralLane(ClientLane):
                     async for line in lines:
                         yield read_line(line, _read_line, 'custom_id')
 
-    def readable(self, batch: Batch) -> int:
-        """How many results a batch should have: none if it failed, whatever it counts."""
-        return 0 if self.word(batch) == 'FAILED' else super().readable(batch)
-
     def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
         """What the failure of a batch means for a request in it."""
         errors = list_of_objects((batch.provider_details or {}).get('errors'))

@@ -202,10 +202,6 @@ class OpenAIShapedLane(OpenAIClientLane):
                     async for line in split_lines(response.iter_bytes()):
                         yield read_line(line, _read_line, 'custom_id')
 
-    def readable(self, batch: Batch) -> int:
-        """How many results a batch should have: none if it failed, whatever it counts."""
-        return 0 if self.word(batch) == 'failed' else super().readable(batch)
-
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What the batch's own end means for a request without a line in its files."""
         line = (line_number(custom_id) or 0) + 1

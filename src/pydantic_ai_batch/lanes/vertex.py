@@ -13,7 +13,6 @@ The facts are from Google's published description of the API and its documentati
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -29,6 +28,7 @@ from pydantic_ai.models import Model, check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
 from pydantic_ai_batch import compat
+from pydantic_ai_batch.codec import compact_json
 from pydantic_ai_batch.per_model import innermost
 from pydantic_ai_batch.statuses import FRAMEWORK
 
@@ -46,13 +46,12 @@ from .base import (
     listed_batches,
 )
 from .credentials import ClientLane, digest_of, group_key
-from .errors import status_in, unreadable
+from .errors import RPC_STATUSES, status_in, unreadable
 from .gemini import STATES, because_of, check_answer, state_of
 from .http import HTTP
 from .lines import (
     as_object,
     chunks_of,
-    compact_json,
     damaged,
     dump_json,
     list_of_objects,
@@ -88,22 +87,8 @@ _LABELS = b'{"labels":{'
 _OURS = b'"%b":' % TAG_KEY.encode()
 """The name of our label, as it stands in a body."""
 
-_HTTP_STATUSES = {
-    1: 499,
-    3: 400,
-    4: 504,
-    5: 404,
-    6: 409,
-    7: 403,
-    8: 429,
-    9: 400,
-    10: 409,
-    11: 400,
-    12: 501,
-    14: 503,
-    16: 401,
-}
-"""The status that a live request would get, by the number of gRPC's word for its error."""
+_HTTP_STATUSES = {**RPC_STATUSES, 1: 499, 12: 501}
+"""The status that a live request would get, by gRPC's number of its error."""
 
 _WORDS = {
     'bad request': 400,
@@ -258,6 +243,7 @@ class VertexLane(ClientLane):
     """The lane of Gemini on Google Cloud."""
 
     info: ClassVar[LaneInfo] = INFO
+    complete: ClassVar[str | None] = 'SUCCEEDED'
 
     async def _http(self, *, storage: bool = False) -> HTTP:
         """Calls over the HTTP client of the user's own client, with its credentials: to Vertex AI, or to Storage."""
@@ -266,15 +252,15 @@ class VertexLane(ClientLane):
         headers = {'Authorization': f'Bearer {await _token(name, api)}'}
         if project := getattr(api._credentials, 'quota_project_id', None):
             headers['x-goog-user-project'] = project
-        timeout = _TIMEOUT if options.timeout is None else options.timeout / 1000
-        own = dict(cast('Mapping[str, str]', options.headers or {}))
-        base_url = f'{str(options.base_url).rstrip("/")}/{options.api_version}/'
         if storage:
-            # What the user's client adds to its calls is for where those go.
-            own = {}
             base_url = os.environ.get(_EMULATOR_VARIABLE) or _STORAGE
             base_url = base_url if '://' in base_url else f'http://{base_url}'
-        return HTTP(api._async_httpx_client, base_url.rstrip('/') + '/', {**headers, **own}, name, timeout)
+        else:
+            base_url = f'{str(options.base_url).rstrip("/")}/{options.api_version}'
+            # What the user's client adds to its calls is for where those go.
+            headers |= cast('Mapping[str, str]', options.headers or {})
+        timeout = _TIMEOUT if options.timeout is None else options.timeout / 1000
+        return HTTP(api._async_httpx_client, f'{base_url.rstrip("/")}/', headers, name, timeout)
 
     @property
     def _jobs(self) -> str:
@@ -324,9 +310,7 @@ class VertexLane(ClientLane):
                 'gcsDestination': {'outputUriPrefix': f'{place}/{name}'},
             },
         }
-        http = await self._http()
-        headers = {'Content-Type': 'application/json'}
-        job = await http.call('POST', self._jobs, content=json.dumps(order).encode(), headers=headers)
+        job = await (await self._http()).call('POST', self._jobs, json=order)
         return self._batch(job, payload)
 
     async def _upload(self, payload: Payload, uri: str) -> None:
@@ -449,11 +433,6 @@ class VertexLane(ClientLane):
                 return sorted(found, key=lambda name: ('incremental' in name, name))
         raise unreadable(self.model.model_name, 'a folder with more files than can be read')
 
-    def readable(self, batch: Batch) -> int:
-        """How many results a job should have: one for each request if it succeeded, and none if it failed."""
-        word, done = self.word(batch), super().readable(batch)
-        return 0 if word == 'FAILED' else max(done, batch.request_count) if word == 'SUCCEEDED' else done
-
     def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
         """What the failure of a job means for a request in it."""
         error = object_in(batch.provider_details, 'error')
@@ -563,16 +542,14 @@ def _read_line(line: bytes) -> BatchResult | Stray:
     if item is None:
         return damaged(line, TAG_KEY)
     custom_id = object_in(object_in(item, 'request'), 'labels').get(TAG_KEY)
-    raw = line.decode('utf-8', 'replace')
     if not isinstance(custom_id, str) or not custom_id:
+        raw = line.decode('utf-8', 'replace')
         return Stray('its request has no label of ours', raw, keyless='response' in item or 'status' in item)
     response, status = unwrapped(item.get('response')), item.get('status')
     if response and (not status or {'candidates', 'promptFeedback'} & as_object(response).keys()):
-        return (
-            BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(response))
-            if isinstance(response, dict)
-            else Stray('its response is no object', raw, custom_id)
-        )
+        if not isinstance(response, dict):
+            return Stray('its response is no object', line.decode('utf-8', 'replace'), custom_id)
+        return BatchResult(custom_id=custom_id, status='succeeded', body=dump_json(response))
     status_code, error = _error_in(status)
     return BatchResult(custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'error': {**error}}))
 

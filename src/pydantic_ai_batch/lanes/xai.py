@@ -53,7 +53,7 @@ from .base import (
     listed_batches,
     path_id,
 )
-from .errors import json_object, sdk_headers, status_in, unreadable
+from .errors import RPC_STATUSES, json_object, sdk_headers, status_in, unreadable
 from .lines import as_object, dump_json, list_of_objects, object_in, parse_json, parse_number, parse_time
 from .openai_client import CHAT_COMPLETIONS, RESPONSES, OpenAIClientLane
 from .xai_responses import as_response
@@ -79,9 +79,6 @@ _STATUSES: dict[str, JobStatus] = {
 
 _CANCELLED = 1
 """gRPC's code of a request that was cancelled."""
-
-_HTTP_STATUSES = {3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 14: 503, 16: 401}
-"""The status that a live request would get, by gRPC's code of its error."""
 
 _WORDS = {
     'invalid': 400,
@@ -159,6 +156,7 @@ class XAILane(OpenAIClientLane):
     """The lane of xAI, asked through OpenAI's SDK."""
 
     info: ClassVar[LaneInfo] = INFO
+    complete: ClassVar[str | None] = 'completed'
     responses_prefix: ClassVar[str | None] = 'xai-responses'
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
@@ -376,9 +374,8 @@ class XAILane(OpenAIClientLane):
                 raise unreadable(self.model.model_name, 'the same page of results over and over')
 
     def readable(self, batch: Batch) -> int:
-        """How many results a batch should have: one for each request, unless it was stopped."""
-        done = super().readable(batch)
-        return max(done, batch.request_count) if self.word(batch) == 'completed' else done
+        """How many results a batch should have: those that were made before xAI stopped it count too."""
+        return compat.counted(batch) if self.word(batch) == 'failed' else super().readable(batch)
 
     def failure(self, batch: Batch, custom_id: str) -> BatchResult:
         """What it means for a request that xAI cancelled its batch."""
@@ -529,5 +526,5 @@ def _status_of(error: Mapping[str, Any]) -> int:
     """The HTTP status of a request's error, whose code is gRPC's, or an HTTP status, or a text."""
     code = error.get('code')
     if (number := parse_number(code)) is not None:
-        return number if 400 <= number < 600 else _HTTP_STATUSES.get(number, 500)
+        return number if 400 <= number < 600 else RPC_STATUSES.get(number, 500)
     return status_in(f'{code} {error.get("message")}'.lower(), _WORDS) or 500

@@ -21,7 +21,7 @@ from pydantic_ai_batch.testing.google_batches import (
     failure,
     with_id,
 )
-from pydantic_ai_batch.testing.google_bodies import body_problem, endpoint_of
+from pydantic_ai_batch.testing.google_bodies import endpoint_of
 from pydantic_ai_batch.testing.google_client import client_of
 from pydantic_ai_batch.testing.google_files import FakeFile, new_id
 from pydantic_ai_batch.testing.google_input import Input, read_file, read_inline
@@ -181,10 +181,7 @@ class FakeGoogle(GoogleFiles):
                 errors = failure(fault['errors'])
 
         def execute(row: FakeRow) -> RowResult:
-            key = row.custom_id or None
-            if problem := body_problem(row.body):
-                return RowResult(row, self.ask(endpoint, row.body, key), problem)
-            return RowResult(row, *self.execute(endpoint, row.body, key, size=row.size, batch_id=id))
+            return self.run_row(endpoint, row, row.body, id)
 
         return FakeGoogleBatch(
             Submission(

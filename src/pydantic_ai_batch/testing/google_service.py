@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, cast
 from starlette.responses import Response
 
 from pydantic_ai_batch.testing.answers import Asked, FakeError, FakeRequest, FakeToolCall
+from pydantic_ai_batch.testing.batches import FakeRow, RowResult
 from pydantic_ai_batch.testing.calls import digest
 from pydantic_ai_batch.testing.google_bodies import body_problem, endpoint_of, model_of, read_request, write_answer
 from pydantic_ai_batch.testing.google_json import Json, error_body
@@ -104,6 +105,13 @@ class GoogleService(FakeProvider[B]):
         listed = [item for item in items[start:] if shown(item)]
         page = listed[:size]
         return page, digest(page[-1].id) if size < len(listed) else None
+
+    def run_row(self, endpoint: str, row: FakeRow, body: Json, batch_id: str) -> RowResult:
+        """Answer a row of a batch, whose request is `body`."""
+        key = row.custom_id or None
+        if problem := body_problem(body):
+            return RowResult(row, self.ask(endpoint, body, key), problem)
+        return RowResult(row, *self.execute(endpoint, body, key, size=row.size, batch_id=batch_id))
 
     # Live
 

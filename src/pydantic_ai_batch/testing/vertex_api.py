@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from pydantic_ai_batch.testing.batches import FakeRow, RowResult, Submission
 from pydantic_ai_batch.testing.calls import digest
-from pydantic_ai_batch.testing.google_bodies import body_problem, endpoint_of
+from pydantic_ai_batch.testing.google_bodies import endpoint_of
 from pydantic_ai_batch.testing.google_client import client_of
 from pydantic_ai_batch.testing.google_json import Json, object_in, timestamp
 from pydantic_ai_batch.testing.google_service import GoogleService
@@ -241,10 +241,7 @@ class FakeVertex(GoogleService[FakeVertexBatch]):
 
         def execute(row: FakeRow) -> RowResult:
             # Of a row that is sent again, its ID alone is new.
-            key, body = row.custom_id or None, without_id(row.body)
-            if problem := body_problem(body):
-                return RowResult(row, self.ask(endpoint, body, key), problem)
-            return RowResult(row, *self.execute(endpoint, body, key, size=row.size, batch_id=id))
+            return self.run_row(endpoint, row, without_id(row.body), id)
 
         return FakeVertexBatch(
             Submission(
