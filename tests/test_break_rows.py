@@ -300,6 +300,25 @@ async def test_answers_whose_file_is_named_late_are_waited_for(shown: str, clock
         assert [text for text in texts(outcomes) if text.startswith('about')] == ['about a', 'about c']
 
 
+async def test_answers_of_a_batch_that_expired_are_waited_for_though_its_other_rows_are_listed(
+    clock: ManualClock, model_of: ModelOf
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        fake.openai.inject('batch', 'expire', done=2)
+        model, late = model_of(fake), [0]
+
+        def hide(batch: dict[str, Any]) -> None:
+            if batch['status'] == 'expired':
+                late[0] += 1
+                if late[0] <= 2:
+                    batch['output_file_id'] = None
+
+        rewrite_status(model, hide)
+        outcomes = await clock.run(model_request_batch(model, requests('a', 'b', 'c', 'd', 'e'), clock=clock))
+        assert texts(outcomes) == ['about a', 'about b', 'about c', 'about d', 'about e']
+        assert Counter(row.text for row in fake.openai.billed) == Counter('abcde')
+
+
 @pytest.mark.parametrize('created_at', [0, None, 'yesterday', 1_893_456_000_000, True, '2030-01-01T00:00:00'])
 async def test_a_batch_that_does_not_say_when_it_was_created_is_waited_for(
     created_at: Any, clock: ManualClock, model_of: ModelOf

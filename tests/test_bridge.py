@@ -243,6 +243,24 @@ async def test_the_frameworks_capability_runs_over_lanes_that_it_would_refuse(ot
         await close(client)
 
 
+async def test_results_that_are_there_after_the_end_make_the_framework_pay_for_nothing_again(
+    harness: Harness, lane_model: LaneModel, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr('pydantic_ai_batch.bridge._READ_AGAIN', (0.2,) * 10)
+    with FakeProviders(echo, processing=timedelta(seconds=0.2)) as fake:
+        provider = harness.fake(fake)
+        for fault in ('delay_results', 'expire'):
+            if reason := provider.inapplicable.get(fault):
+                pytest.skip(f'{fault}: {reason}')
+        provider.inject('batch', 'delay_results', seconds=1)
+        provider.inject('batch', 'expire', done=2, seconds=0.3)
+        answers = await the_frameworks_list(
+            with_batch_api(lane_model(fake)), requests_of(ROWS), poll_interval=timedelta(seconds=0.2)
+        )
+        assert [getattr(answer, 'text', answer) for answer in answers] == ANSWERS
+        assert Counter(row.text for row in provider.billed) == Counter(ROWS)
+
+
 async def test_a_damaged_line_and_a_repeated_one_make_the_framework_pay_for_nothing_again(
     harness: Harness, lane_model: LaneModel, monkeypatch: pytest.MonkeyPatch
 ):

@@ -11,6 +11,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
@@ -25,13 +26,13 @@ from pydantic_ai.models.wrapper import WrapperModel
 from .codec import NativeCodec
 from .exceptions import CreateUnsettled, ResultIntegrityError, brief
 from .lanes import Lane, lane_for
-from .lanes.base import WIRE_ID_WIDTH, NotCreated, Payload, Stray
+from .lanes.base import WIRE_ID_WIDTH, NotCreated, Payload, Stray, is_run
 from .policy import create_outcome
 
 T = TypeVar('T')
 
-_READ_AGAIN = (1.0, 2.0, 4.0)
-"""Seconds after which the results of a batch are read again that are fewer than the provider counts."""
+_READ_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""Seconds after which the results of a batch are read again that may not be all there yet."""
 
 _ID = re.compile('[A-Za-z0-9_-]{1,64}')
 """What a `custom_id` may be on every lane."""
@@ -125,10 +126,12 @@ class BatchApiModel(WrapperModel):
             raise UserError(f'Batch {batch.id!r} has not ended, so its results cannot be read yet.')
         results = await self._read(batch)
         for delay in _READ_AGAIN:
-            if len(results) >= self.lane.readable(batch):
+            if not self._lacks_results(batch, results):
                 break
-            # The end of a batch can be seen before its results are all there.
+            # The end of a batch can be seen before its results are all there, or before their files are named.
             await asyncio.sleep(delay)
+            with suppress(ModelAPIError):
+                batch = await self.lane.status(batch)
             results |= await self._read(batch)
         unlisted = self.lane.unlisted(batch, '')
         if not results and isinstance(unlisted, BatchResult) and unlisted.status == 'errored':
@@ -136,6 +139,9 @@ class BatchApiModel(WrapperModel):
             # The error that each of its requests would get.
             await self.lane.decode(unlisted, request)
         return list(results.values())
+
+    def _lacks_results(self, batch: Batch, results: dict[str, BatchResult]) -> bool:
+        return self.lane.lacks_results(batch, len(results), sum(map(is_run, results.values())))
 
     async def _read(self, batch: Batch) -> dict[str, BatchResult]:
         """The results by their IDs. What is left out is sent again by whoever asks, so that nothing paid for may be.

@@ -371,6 +371,12 @@ def counts_of(batch: Batch) -> dict[str, int]:
     return {name: count for name, count in cast('dict[str, Any]', found).items() if isinstance(count, int)}
 
 
+def is_counted(batch: Batch) -> bool:
+    """Whether the provider says how many requests a batch is done with. Zeros for all it has, too, say nothing."""
+    counts = counts_of(batch)
+    return any(counts.values()) and not counts.keys().isdisjoint(('completed', 'failed'))
+
+
 def counted(batch: Batch) -> int:
     """How many requests the provider says that a batch is done with; 0 where it does not say."""
     counts = counts_of(batch)

@@ -99,7 +99,7 @@ class Reading:
             return
         async with aclosing(self.ledger.results(self.known.tag, self._open)) as stored:
             async for result in stored:
-                watch.written(result.custom_id)
+                watch.written(result)
                 await self._deliver(result)
 
     def _is_known(self, custom_id: str) -> bool:

@@ -20,7 +20,7 @@ from .clock import Clock, sleep_until_due, utc
 from .compat import counts_of
 from .exceptions import ResultsGone, brief, with_batch
 from .journal.ledger import Ledger, Place
-from .lanes.base import Lane, NotRun, Stray
+from .lanes.base import Lane, NotRun, Stray, is_run
 from .policy import MAX_FAILED_CHECKS, CheckHistory, overdue, poll_delay, resubmits
 from .settings import BatchSettings
 from .wording import counted
@@ -160,6 +160,8 @@ class BatchWatch:
     """Lines of the results that are no request's, kept for the report."""
 
     _delivered: set[str] = field(default_factory=set[str])
+    _run: int = 0
+    """How many of those were run."""
     _unwritten: list[BatchResult] = field(default_factory=list[BatchResult])
     """Results that are to be written down together, and then handed over."""
     _unwritten_size: int = 0
@@ -229,18 +231,19 @@ class BatchWatch:
                     raise
             readable = self.lane.readable(self.batch)
             keyless = sum(stray.keyless for stray in self.strays)
-            if ended and len(self._delivered) + keyless < readable:
+            results, run = len(self._delivered) + keyless, self._run + keyless
+            if ended and self.lane.lacks_results(self.batch, results, run):
                 # Its end can be seen before its results are there, or before all of them are.
                 self.history.came_short()
                 if self.history.incomplete <= MAX_FAILED_CHECKS:
                     _log.warning(
                         'Batch %s has ended with %s, of which %d can be read so far: they are read again.',
                         self.batch.id,
-                        counted(readable, 'result'),
-                        len(self._delivered) + keyless,
+                        counted(readable, 'result') if readable else 'results that it does not count',
+                        run,
                     )
                     return False
-                if not (self._delivered or self.strays or self.unknown):
+                if readable and not (self._delivered or self.strays or self.unknown):
                     raise ResultsGone(
                         self.lane.model.model_name,
                         f'Batch {self.batch.id!r} has {counted(readable, "result")}, none of which can be read.',
@@ -275,7 +278,7 @@ class BatchWatch:
         self.strays.clear()
         errors: dict[str, BatchResult] = {}
         damaged: dict[str, str] = {}
-        lines = 0
+        lines = run = 0
         try:
             async with aclosing(self.lane.results(self.batch)) as results:
                 async for result in results:
@@ -289,6 +292,7 @@ class BatchWatch:
                         self.unknown.add(result.custom_id)
                         continue
                     lines += 1
+                    run += is_run(result)
                     if result.custom_id in self._delivered:
                         continue
                     if result.status == 'succeeded':
@@ -304,7 +308,8 @@ class BatchWatch:
             # What was read before a download broke off counts.
             await self._write()
         damaged = {custom_id: line for custom_id, line in damaged.items() if custom_id not in self._delivered}
-        if not last and (damaged or self.strays or lines < self.lane.readable(self.batch)):
+        cut = run < self.lane.readable(self.batch) and self.lane.lacks_results(self.batch, lines, run)
+        if not last and (damaged or self.strays or cut):
             return False
         for custom_id, line in damaged.items():
             # The answer was paid for and cannot be read, which decoding it will say.
@@ -313,7 +318,7 @@ class BatchWatch:
         return True
 
     async def _hand_over(self, result: BatchResult) -> None:
-        self._delivered.add(result.custom_id)
+        self.written(result)
         if self.ledger is None:
             await self.deliver(result)
             return
@@ -335,9 +340,10 @@ class BatchWatch:
         self.history = replace(place.history)
         self.first_due = left_of(self.due_in, place, self.clock)
 
-    def written(self, custom_id: str) -> None:
-        """Note that a result is here already, from the journal."""
-        self._delivered.add(custom_id)
+    def written(self, result: BatchResult) -> None:
+        """Note that a result is here, as it is if it comes from the journal."""
+        self._delivered.add(result.custom_id)
+        self._run += is_run(result)
 
     def delivered(self, custom_id: str) -> bool:
         """Whether the request's result was handed over."""

@@ -327,7 +327,7 @@ class ListCall:
         assert self.ledger is not None
         async with aclosing(self.ledger.results(place.tag, open_rows)) as results:
             async for result in results:
-                watch.written(result.custom_id)
+                watch.written(result)
                 await deliver(result, stored=True)
 
     async def _send_lost(self, error: Exception, rows: dict[str, Row], batch: Batch) -> bool:

@@ -51,6 +51,7 @@ _UNFINISHED = {Phase.EXPIRED: 'expired', Phase.CANCELLED: 'canceled'}
 _INAPPLICABLE = {
     'fail': 'a batch never fails as a whole',
     'hide': 'it has no listing',
+    'delay_results': 'it returns all its results at once',
     'error_in_output': 'answers and errors are in one list anyway',
     'string_body': 'its results hold no HTTP response',
 }

@@ -350,6 +350,40 @@ async def test_expired_requests_are_submitted_again_and_finished_ones_are_not(
             assert billed(harness, fake) == Counter(ROWS)
 
 
+@pytest.mark.parametrize('end', ['its own', 'expire', 'cancel'])
+async def test_results_that_nobody_counts_and_that_come_after_the_end_are_paid_once(
+    end: str, harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        provider = harness.fake(fake)
+        for fault in ('delay_results', end):
+            if reason := provider.inapplicable.get(fault):
+                pytest.skip(f'{fault}: {reason}')
+        provider.inject('batch', 'delay_results', seconds=40)
+        if end != 'its own':
+            provider.inject('batch', end, done=5)
+        # Looked at sooner after its end than its results are there.
+        every = timedelta(seconds=30)
+        outcomes = await run(clock, lane_model(fake), poll_interval=every, max_poll_interval=every)
+        assert errors_in(outcomes) == (7 if end == 'cancel' else 0)
+        assert billed(harness, fake) == Counter(ROWS[:5] if end == 'cancel' else ROWS)
+        assert provider.count('create') == (2 if end == 'expire' else 1)
+
+
+async def test_a_batch_that_expired_before_anything_ran_is_sent_again_though_nobody_counts(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        provider = harness.fake(fake)
+        for fault in ('delay_results', 'expire'):
+            if reason := provider.inapplicable.get(fault):
+                pytest.skip(f'{fault}: {reason}')
+        provider.inject('batch', 'delay_results')
+        provider.inject('batch', 'expire', done=0)
+        assert await run(clock, lane_model(fake)) == ANSWERS
+        assert billed(harness, fake) == Counter(ROWS)
+
+
 async def test_what_a_cancelled_batch_has_finished_is_kept_and_the_rest_is_not_sent_again(
     harness: Harness, lane_model: LaneModel, clock: ManualClock
 ):

@@ -217,6 +217,11 @@ class NotRun:
         return replace(self, reason=f'{self.reason} The other request is {request_id!r}.')
 
 
+def is_run(result: BatchResult) -> bool:
+    """Whether the request of a result was run."""
+    return result.status in ('succeeded', 'errored')
+
+
 def sent_back(batch: Batch, result: BatchResult) -> NotRun:
     """What the end of a batch means for a request if the provider's queue had no room for it; it said `result`."""
     reason = f'Batch {batch.id!r} had no room in the queue of the provider.'
@@ -512,6 +517,22 @@ class Lane(ABC):
             return 0
         return max(done, batch.request_count) if word == self.complete else done
 
+    def lacks_results(self, batch: Batch, results: int, run: int) -> bool:
+        """Whether an ended batch may have more results than were read, so that a request without one may have been run.
+
+        Args:
+            batch: The batch as just read from `status`.
+            results: How many of its requests a result was read of.
+            run: How many of those results are of requests that were run.
+        """
+        if results >= batch.request_count:
+            return False
+        if compat.is_counted(batch) or self.info.statuses.get(self.word(batch)) == 'failed':
+            # Some also list what was not run, and do not count it.
+            return run < self.readable(batch)
+        # The files may be there later than its end, and nobody says how much is to be in them.
+        return True
+
     def unlisted(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What an ended batch means for a request that its results do not list."""
         status = self.info.statuses.get(self.word(batch))
@@ -522,7 +543,9 @@ class Lane(ABC):
         if status == 'failed':
             failure = self.failure(batch, custom_id)
             return failure or NotRun(f'Batch {batch.id!r} failed, and the provider does not say why.')
-        return NotRun(f'Batch {batch.id!r} ended without a result for the request.')
+        # After an end that is not known, only the provider's count can say that it was not run.
+        again = status is not None or not self.word(batch) or compat.is_counted(batch)
+        return NotRun(f'Batch {batch.id!r} ended without a result for the request.', again=again)
 
     def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun | None:
         """What the failure of a batch means for a request in it; `None` if the provider does not say why it failed."""

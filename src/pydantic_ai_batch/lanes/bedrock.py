@@ -47,6 +47,7 @@ from .credentials import group_key
 from .errors import error_object, http_error, said_of, status_in, unreadable
 from .lines import (
     as_object,
+    counts_in,
     damaged,
     dump_json,
     list_of_objects,
@@ -447,8 +448,7 @@ class BedrockLane(Lane):
         output = as_object(as_object(job.get('outputDataConfig')).get('s3OutputDataConfig')).get('s3Uri')
         if isinstance(output, str):
             details['output'] = output
-        counts = _counts(job)
-        if any(counts.values()):
+        if counts := _counts(job):
             details['request_counts'] = counts
         status = _STATUSES.get(word)
         if status is None:
@@ -465,7 +465,7 @@ class BedrockLane(Lane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else created_at,
-            request_count=max(count, counts['total']),
+            request_count=max(count, counts.get('total', 0)),
             provider_details=details,
         )
 
@@ -494,9 +494,8 @@ def _is_about_the_file(message: str) -> bool:
 
 
 def _counts(job: Mapping[str, Any]) -> dict[str, int]:
-    """How many requests there are, and how many have an answer or an error by now."""
-    names = {'total': 'totalRecordCount', 'completed': 'successRecordCount', 'failed': 'errorRecordCount'}
-    return {ours: parse_number(job.get(theirs)) or 0 for ours, theirs in names.items()}
+    """How many requests there are, and how many have an answer or an error by now, as far as it is told."""
+    return counts_in(job, total='totalRecordCount', completed='successRecordCount', failed='errorRecordCount')
 
 
 def _errored(custom_id: str, status_code: int, said: Mapping[str, Any]) -> BatchResult:

@@ -61,6 +61,7 @@ from .errors import (
 )
 from .lines import (
     as_object,
+    counts_in,
     damaged,
     dump_json,
     object_in,
@@ -462,7 +463,7 @@ class FireworksLane(OpenAIClientLane):
             # The one that was uploaded here, which alone is ours to delete.
             details['input_dataset'] = name
         counts = _counts(object_in(job, 'jobProgress'))
-        if any(counts.values()):
+        if counts:
             details['request_counts'] = counts
         status = _STATUSES.get(word)
         if status is None:
@@ -478,7 +479,7 @@ class FireworksLane(OpenAIClientLane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else parse_time(job.get('createTime')) or UNKNOWN_TIME,
-            request_count=max(count, counts['total']),
+            request_count=max(count, counts.get('total', 0)),
             provider_details=details,
         )
 
@@ -544,13 +545,10 @@ def _is_taken(error: ModelHTTPError) -> bool:
 
 
 def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
-    """How many requests there are, and how many have an answer or an error by now."""
-    names = {
-        'total': 'totalInputRequests',
-        'completed': 'successfullyProcessedRequests',
-        'failed': 'failedRequests',
-    }
-    return {ours: parse_number(progress.get(theirs)) or 0 for ours, theirs in names.items()}
+    """How many requests there are, and how many have an answer or an error by now, as far as it is told."""
+    return counts_in(
+        progress, total='totalInputRequests', completed='successfullyProcessedRequests', failed='failedRequests'
+    )
 
 
 def _status_of(code: Any, otherwise: int = 500) -> int:

@@ -261,6 +261,10 @@ class GoogleLane(ClientLane):
         # The counts of a batch that was just seen to succeed can be old.
         return max(super().readable(batch), batch.request_count) if succeeded else 0
 
+    def lacks_results(self, batch: Batch, results: int, run: int) -> bool:
+        """Whether it has more results than were read. They are named by the same reply that tells of the end."""
+        return run < self.readable(batch)
+
     def failure(self, batch: Batch, custom_id: str) -> BatchResult | NotRun:
         """What the failure of a batch means for a request in it."""
         why = {'code': 13, 'message': 'The batch failed, and the provider does not say why.'}

@@ -105,6 +105,12 @@ def parse_number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def counts_in(said: Mapping[str, Any], **names: str) -> dict[str, int]:
+    """The counts of a batch that a provider tells, by our name for each; one that it leaves out is no zero."""
+    counts = {ours: parse_number(said.get(theirs)) for ours, theirs in names.items()}
+    return {ours: count for ours, count in counts.items() if count is not None}
+
+
 def unwrapped(value: Any) -> Any:
     """What a text of JSON holds, as some send a body; whatever is no such text is left as it is."""
     if isinstance(value, str):

@@ -42,6 +42,7 @@ from .credentials import OF_TRANSPORT, ClientLane, group_key
 from .errors import said_of, status_in, unreadable
 from .http import HTTP
 from .lines import (
+    counts_in,
     damaged,
     dump_json,
     list_of_objects,
@@ -386,7 +387,7 @@ class MistralLane(ClientLane):
         if errors := list_of_objects(job.get('errors')):
             details['errors'] = errors
         counts = _counts(job)
-        if any(counts.values()):
+        if counts:
             details['request_counts'] = counts
         status = _STATUSES.get(details['status'])
         if status is None:
@@ -399,7 +400,7 @@ class MistralLane(ClientLane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else parse_time(job.get('created_at')) or UNKNOWN_TIME,
-            request_count=max(count, counts['total']),
+            request_count=max(count, counts.get('total', 0)),
             provider_details=details,
         )
 
@@ -437,9 +438,7 @@ def _is_of(job: Mapping[str, Any], payload: Sought) -> bool:
 
 def _counts(job: Mapping[str, Any]) -> dict[str, int]:
     """How many requests there are, and how many have an answer or an error by now: none, until the job has begun."""
-    names = {'total': 'total_requests', 'completed': 'succeeded_requests', 'failed': 'failed_requests'}
-    counts = {ours: job.get(theirs) for ours, theirs in names.items()}
-    return {ours: count if isinstance(count, int) else 0 for ours, count in counts.items()}
+    return counts_in(job, total='total_requests', completed='succeeded_requests', failed='failed_requests')
 
 
 def _seems_over(job: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
@@ -447,7 +446,8 @@ def _seems_over(job: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
     if job.get('completed_at'):
         return True
     written = any(job.get(name) for name in ('output_file', 'error_file', 'outputs'))
-    return written and 0 < counts['total'] <= counts['completed'] + counts['failed']
+    done = counts.get('completed', 0) + counts.get('failed', 0)
+    return written and 0 < counts.get('total', 0) <= done
 
 
 def _read_line(line: bytes) -> BatchResult | Stray:

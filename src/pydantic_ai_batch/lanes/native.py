@@ -123,6 +123,10 @@ class NativeLane(Lane):
         """Not known: what is in a handle's details is the model's own affair."""
         return 0
 
+    def lacks_results(self, batch: Batch, results: int, run: int) -> bool:
+        """Never: by the framework's contract, a model returns all results that there are at once."""
+        return False
+
     async def cancel(self, batch: Batch) -> Batch:
         """Ask the model to cancel the batch."""
         with self._errors():

@@ -469,8 +469,7 @@ class VertexLane(ClientLane):
         written = written or object_in(object_in(job, 'outputConfig'), 'gcsDestination').get('outputUriPrefix')
         if isinstance(written, str) and _URI.fullmatch(written):
             details['output_directory'] = written.rstrip('/')
-        counts = _counts(job)
-        if any(counts.values()):
+        if counts := _counts(job):
             details['request_counts'] = counts
         status = STATES.get(state or 'UNSPECIFIED')
         if status is None:
@@ -483,7 +482,7 @@ class VertexLane(ClientLane):
             group=known.group,
             status=FRAMEWORK[status],
             created_at=before.created_at if before else parse_time(job.get('createTime')) or UNKNOWN_TIME,
-            request_count=max(count, counts['total']),
+            request_count=max(count, counts.get('total', 0)),
             provider_details=details,
         )
 
@@ -528,11 +527,13 @@ def _http_status(code: int | None) -> int:
 
 
 def _counts(job: Mapping[str, Any]) -> dict[str, int]:
-    """How many requests there are, and how many have an answer or an error by now, as far as it is told."""
+    """How many requests there are, and how many have an answer or an error by now; empty if none of it is told."""
     stats = object_in(job, 'completionStats')
-    done, failed, rest = (
-        parse_number(stats.get(name)) or 0 for name in ('successfulCount', 'failedCount', 'incompleteCount')
-    )
+    told = [parse_number(stats.get(name)) for name in ('successfulCount', 'failedCount', 'incompleteCount')]
+    if not any(told):
+        return {}
+    # A zero is left out.
+    done, failed, rest = (count or 0 for count in told)
     return {'total': done + failed + rest, 'completed': done, 'failed': failed}
 
 

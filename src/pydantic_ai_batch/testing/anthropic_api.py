@@ -37,6 +37,7 @@ _RETRY_AFTER = '10'
 
 
 INAPPLICABLE = {
+    'delay_results': 'its batches are over when its counts say so',
     'fail': 'a batch never fails as a whole, its rows do: answer them with a `FakeError`',
     'error_in_output': 'answers and errors are in one file anyway',
     'string_body': 'its lines hold no HTTP response',

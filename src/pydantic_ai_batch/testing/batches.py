@@ -94,6 +94,7 @@ class FakeBatch:
         self._words = dict(words)
         self._execute = execute
         self._results: list[RowResult] = []
+        self._results_after: float | None = None
         self._timetable = timetable(
             len(self.requests),
             created_at=self.created_at,
@@ -109,6 +110,8 @@ class FakeBatch:
                 self.expires_at = self._timetable.ended_at
             elif fault.name == 'hide':
                 self.hidden_until = self.created_at + fault['seconds']
+            elif fault.name == 'delay_results':
+                self._results_after = fault['seconds']
             elif fault.name == 'status_word':
                 replaced = fault['when'] or words[Phase.RUNNING]
                 self._words = {phase: fault['word'] if word == replaced else word for phase, word in words.items()}
@@ -127,6 +130,11 @@ class FakeBatch:
     def ended(self) -> bool:
         """Whether it is over, in whichever way."""
         return self._scene.clock.now() >= self._timetable.ended_at
+
+    @property
+    def has_results(self) -> bool:
+        """Whether it is over, and its results are there."""
+        return self._scene.clock.now() >= self._timetable.ended_at + (self._results_after or 0)
 
     @property
     def entered(self) -> dict[Phase, float]:
@@ -155,8 +163,8 @@ class FakeBatch:
 
     @property
     def counts(self) -> dict[str, int]:
-        """`total`, `completed` and `failed` rows as of now; all 0 until the input is found to be valid."""
-        if Phase.RUNNING not in self.entered:
+        """`total`, `completed` and `failed` rows as of now; all 0 until the input is valid, or if none are told."""
+        if Phase.RUNNING not in self.entered or self._results_after is not None:
             return {'total': 0, 'completed': 0, 'failed': 0}
         results = self.results
         failed = sum(isinstance(result.answer, FakeError) for result in results)

@@ -338,7 +338,7 @@ class FakeBedrock(FakeProvider[FakeBedrockBatch]):
     def catch_up(self, batch: FakeBedrockBatch) -> None:
         """Run what has run by now; if it is over, write its results, unless it failed."""
         batch.run()
-        if not batch.ended or batch.settled:
+        if not batch.has_results or batch.settled:
             return
         batch.settled = True
         if not batch.requests:

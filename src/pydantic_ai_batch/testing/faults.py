@@ -24,6 +24,7 @@ _BATCH: dict[str, dict[str, Any]] = {
     'stick': {'done': 0},
     'status_word': {'word': 'weird', 'when': None},
     'hide': {'seconds': 60.0},
+    'delay_results': {'seconds': 60.0},
 }
 """Faults of a batch as a whole."""
 

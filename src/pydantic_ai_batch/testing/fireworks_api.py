@@ -278,7 +278,7 @@ class FakeFireworks(FakeOpenAI):
     def catch_up(self, batch: FakeOpenAIBatch) -> None:
         """Run what has run by now; if it is over, write its output dataset, unless it failed."""
         batch.run()
-        if not batch.ended or batch.settled:
+        if not batch.has_results or batch.settled:
             return
         batch.settled = True
         job = cast('FakeFireworksBatch', batch)

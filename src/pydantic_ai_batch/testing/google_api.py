@@ -63,6 +63,7 @@ class FakeGoogle(GoogleFiles):
         | {'upload', 'upload_bytes', 'files', 'file', 'download', 'delete_file'}
     )
     inapplicable: ClassVar[Mapping[str, str]] = {
+        'delay_results': 'its results are named by the reply that tells of its end',
         'error_in_output': 'answers and errors stand in one file anyway',
         'string_body': 'its result lines hold no HTTP response',
     }

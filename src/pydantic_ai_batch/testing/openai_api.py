@@ -334,7 +334,7 @@ class FakeOpenAI(FakeProvider[FakeOpenAIBatch]):
     def catch_up(self, batch: FakeOpenAIBatch) -> None:
         """Run what has run by now; if it is over, write its result files."""
         batch.run()
-        if not batch.ended or batch.settled:
+        if not batch.has_results or batch.settled:
             return
         batch.settled = True
         lines = batch.lines(lambda row: self.ask(batch.endpoint, row.body, row.custom_id))

@@ -161,6 +161,7 @@ class FakeProvider(ABC, Generic[B]):
         - `status_word` (`word='weird'`, `when=None`): it says `word` instead of the provider's word `when`; `None` is
           the word for running.
         - `hide` (`seconds=60`): a listing does not show it for that long.
+        - `delay_results` (`seconds=60`): it tells no counts, and its results are there only that long after its end.
 
         `lines`, which is the results of the next batch that is created. `rows` is how many of the first rows of its
         input are meant, or a function from [`FakeRequest`][pydantic_ai_batch.testing.FakeRequest] to whether it is, or

@@ -306,7 +306,7 @@ class FakeVertex(GoogleService[FakeVertexBatch]):
     def catch_up(self, batch: FakeVertexBatch) -> None:
         """Run what has run by now; if it is over, write its files."""
         batch.run()
-        if not batch.ended or batch.settled:
+        if not batch.has_results or batch.settled:
             return
         batch.settled = True
         lines = batch.lines()

@@ -92,7 +92,7 @@ class FakeVertexBatch(FakeBatch):
         stats = {
             'successfulCount': counts['completed'],
             'failedCount': counts['failed'],
-            'incompleteCount': len(self.requests) - counts['completed'] - counts['failed'],
+            'incompleteCount': counts['total'] - counts['completed'] - counts['failed'],
         }
         shown['completionStats'] = {name: str(count) for name, count in stats.items() if count}
         if self.output_directory is not None:

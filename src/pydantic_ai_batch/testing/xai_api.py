@@ -50,6 +50,7 @@ class FakeXAI(FakeProvider[FakeXAIBatch]):
     window = WINDOW
     result_kinds = ('output',)
     inapplicable: ClassVar[Mapping[str, str]] = {
+        'delay_results': 'its batches are over when its counts say so',
         'expire': 'its batches have no window',
         'status_word': 'its batches have no status',
         'error_in_output': 'all its results come together',
