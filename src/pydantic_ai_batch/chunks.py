@@ -1,5 +1,7 @@
 """Encodes a list of requests into as few batches as their number and bytes allow.
 
+The requests need not all be in memory: they are asked for one by one, by their place in the list.
+
 What is wrong with the list as a whole is refused here, before any of it is sent. What is wrong with one row is that
 row's own error.
 """
@@ -10,19 +12,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
-from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.models import Model
-from pydantic_ai.models.batch import BatchRequest
+from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
 from pydantic_ai.settings import merge_model_settings
 
 from . import compat
 from .codec import refuse_settings, sets_max_retries
 from .exceptions import RequestNotSendable
+from .journal.digests import depth_of
 from .journal.ledger import Ledger
-from .lanes.base import Lane, Payload
+from .lanes.base import Lane, NotRun, Payload
 from .policy import Search
 from .queueing import too_large
 from .settings import BatchSettings
@@ -36,7 +39,53 @@ _TURN_BYTES = 4 * 1024 * 1024
 """How many bytes of them there are before that, at the most."""
 
 
-@dataclass
+class Requests(Protocol):
+    """The requests of a list, by their place in it, from 0."""
+
+    def __len__(self) -> int: ...
+
+    def custom_id(self, place: int) -> str:
+        """The ID that the user gave a request."""
+        ...
+
+    async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
+        """A request as the lane sends it, and how many answers its messages hold.
+
+        Raises:
+            UserError: It cannot be sent.
+            ModelAPIError: It cannot either.
+        """
+        ...
+
+    async def outcome(self, lane: Lane, place: int, result: BatchResult | NotRun) -> ModelResponse:
+        """The response to a request, or whatever error it failed with."""
+        ...
+
+
+@dataclass(frozen=True)
+class Listed(Requests):
+    """Requests that are all there."""
+
+    requests: Sequence[BatchRequest]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def custom_id(self, place: int) -> str:
+        """The ID that the user gave a request."""
+        return self.requests[place].custom_id
+
+    async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
+        """A request as the lane sends it, and how many answers its messages hold."""
+        request = self.requests[place]
+        return await lane.encode(prepared(lane.model, request)), depth_of(request.messages)
+
+    async def outcome(self, lane: Lane, place: int, result: BatchResult | NotRun) -> ModelResponse:
+        """The response to a request, or whatever error it failed with."""
+        return await lane.outcome(result, self.requests[place])
+
+
+@dataclass(slots=True)
 class Row:
     """One request of a list, wherever it is on its way."""
 
@@ -61,6 +110,8 @@ class Encoded:
     group: str
     body: bytes
     size: int
+    depth: int
+    """How many answers its messages hold."""
 
 
 Take = Callable[[Sequence[Encoded]], Awaitable[Sequence[Encoded]]]
@@ -90,7 +141,7 @@ class Chunk:
 async def fill(
     lane: Lane,
     settings: BatchSettings,
-    requests: Sequence[BatchRequest],
+    requests: Requests,
     rows: Iterable[Row],
     *,
     refused: Callable[[Row, ModelAPIError], None],
@@ -135,7 +186,7 @@ async def fill(
 
 async def _encoded(
     lane: Lane,
-    requests: Sequence[BatchRequest],
+    requests: Requests,
     rows: Iterable[Row],
     max_bytes: int,
     refused: Callable[[Row, ModelAPIError], None],
@@ -145,7 +196,7 @@ async def _encoded(
     turn_size = 0
     for row in rows:
         try:
-            encoded = await lane.encode(_prepared(lane.model, requests[row.place]))
+            encoded, depth = await requests.encode(lane, row.place)
             body = encoded.body.encode('utf-8', 'surrogatepass')
             size = lane.request_size(body)
             if size > max_bytes:
@@ -153,7 +204,7 @@ async def _encoded(
         except (UserError, ModelAPIError) as error:
             refused(row, _row_error(lane.model, error))
             continue
-        turn.append(Encoded(row, encoded.group, body, size))
+        turn.append(Encoded(row, encoded.group, body, size, depth))
         turn_size += size
         if len(turn) == _TURN or turn_size > _TURN_BYTES:
             yield turn
@@ -226,7 +277,7 @@ def _refuse_settings(model: Model, request: BatchRequest) -> None:
         )
 
 
-def _prepared(model: Model, request: BatchRequest) -> BatchRequest:
+def prepared(model: Model, request: BatchRequest) -> BatchRequest:
     """The request as an agent would hand it to the model: messages prepared, instructions where models look."""
     parameters = request.model_request_parameters
     if parameters.instruction_parts is None and (instructions := _instructions(request.messages)) is not None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pydantic_ai.models import KnownModelName, Model, check_allow_model_requests
-from pydantic_ai.models.batch import BatchRequest
+from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
 
-from .chunks import check_requests
+from .chunks import Listed, check_requests
 from .clock import SYSTEM_CLOCK, Clock
 from .journal import JournalLike, journal_of, ledger_of
+from .lanes.base import NotRun
 from .list_call import ListCall, Outcome
 from .named_model import lane_of_model
 from .progress import Progress, TerminalProgress, listener_of
@@ -85,7 +86,12 @@ async def model_request_batch(
     check_requests(lane.model, requests)
     ledger = await ledger_of(journal_of(journal), clock, lane)
     listener = listener_of(progress, clock)
-    call = ListCall(lane, settings, clock, requests, listener, ledger)
+    outcomes: list[Outcome | None] = [None] * len(requests)
+
+    def settled(place: int, outcome: Outcome, result: BatchResult | NotRun | None, batch: Batch | None) -> None:
+        outcomes[place] = outcome
+
+    call = ListCall(lane, settings, clock, Listed(requests), settled, listener, ledger)
     try:
         async with lane.model:
             # What is wrong with the client, such as a credential that may change from call to call, shows here.
@@ -95,7 +101,10 @@ async def model_request_batch(
         # A call that was given up leaves requests that never come back.
         if isinstance(listener, TerminalProgress):
             listener.stop()
-    return call.outcomes
+    came = [outcome for outcome in outcomes if outcome is not None]
+    # A row without an outcome would give each one after it another row's answer.
+    assert len(came) == len(requests)
+    return came
 
 
 def model_request_batch_sync(

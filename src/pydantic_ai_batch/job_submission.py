@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from pydantic_ai.exceptions import ModelAPIError
-from pydantic_ai.models.batch import Batch, BatchRequest
+from pydantic_ai.models.batch import Batch
 
 from . import creation, lifecycle
 from .batch_job import JobBatch, Refused
-from .chunks import Chunk, Row, as_model_error, fill
+from .chunks import Chunk, Requests, Row, as_model_error, fill
 from .clock import Clock, sleep_until_due, utc
 from .exceptions import is_gone
 from .journal.ledger import Ledger, is_kept
@@ -32,7 +32,7 @@ class JobSubmission:
         self,
         lane: Lane,
         settings: BatchSettings,
-        requests: Sequence[BatchRequest],
+        requests: Requests,
         clock: Clock,
         ledger: Ledger | None,
     ) -> None:
@@ -44,7 +44,7 @@ class JobSubmission:
         self._clock = clock
         self._ledger = ledger
         self._background = Tasks()
-        self._claims = ListClaims(lane, ledger, requests, clock, self._background.start) if ledger is not None else None
+        self._claims = ListClaims(lane, ledger, clock, self._background.start) if ledger is not None else None
         self._created: list[tuple[Chunk, asyncio.Task[Batch]]] = []
         self._taken: list[Taken] = []
         self._rows = [Row(place) for place in range(len(requests))]
@@ -134,7 +134,7 @@ class JobSubmission:
                 raise
 
     def _refuse(self, rows: Sequence[Row], error: Exception) -> None:
-        request_ids = [self._requests[row.place].custom_id for row in rows]
+        request_ids = [self._requests.custom_id(row.place) for row in rows]
         self.refused.append(Refused.of(as_model_error(self._lane.model, error), request_ids))
 
     def _note(self) -> None:
@@ -142,7 +142,7 @@ class JobSubmission:
         for chunk, task in self._created:
             rows = list(chunk.rows.values())
             if (error := task.exception()) is None:
-                request_ids = [self._requests[row.place].custom_id for row in rows]
+                request_ids = [self._requests.custom_id(row.place) for row in rows]
                 self.batches.append(JobBatch.of(self._lane, task.result(), chunk.payload.tag, request_ids))
             elif isinstance(error, Exception):
                 self._refuse(rows, error)
@@ -152,7 +152,7 @@ class JobSubmission:
         self._taken += self._claims.taken() if self._claims is not None else ()
         for taken in self._taken:
             places = {line_number(custom_id) or 0: row for custom_id, row in taken.rows.items()}
-            request_ids = [self._requests[row.place].custom_id for row in places.values()]
+            request_ids = [self._requests.custom_id(row.place) for row in places.values()]
             batch = taken.place.batch
             self.batches.append(JobBatch.of(self._lane, batch, taken.place.tag, request_ids, list(places)))
 

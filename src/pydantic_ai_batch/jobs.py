@@ -22,7 +22,7 @@ from pydantic_ai.models.batch import BatchRequest
 
 from . import compat
 from .batch_job import BatchJob, JobBatch
-from .chunks import check_requests
+from .chunks import Listed, check_requests
 from .clock import SYSTEM_CLOCK, Clock, sleep_until_due, utc
 from .exceptions import BatchNotCancellable, BatchNotReady, brief, with_batch
 from .job_reading import Reading, seen
@@ -83,7 +83,7 @@ async def submit_batch(
     lane = lane_of_model(model).ask(window)
     check_requests(lane.model, requests)
     ledger = await ledger_of(journal_of(journal), clock, lane)
-    submission = JobSubmission(lane, settings, requests, clock, ledger)
+    submission = JobSubmission(lane, settings, Listed(requests), clock, ledger)
     async with lane.model:
         await lane.identity()
         await submission.run()

@@ -1,4 +1,4 @@
-"""One call of `model_request_batch`: its rows, the batches they went in, and what came of them."""
+"""One list of requests on its way: its rows, the batches they are in, and what comes of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import ModelResponse
-from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult
+from pydantic_ai.models.batch import Batch, BatchResult
 
 from . import creation, lifecycle
 from .backpressure import Gate, TooMuchAtOnce, gates_here
 from .batch_job import BatchJob, JobBatch
-from .chunks import Chunk, Encoded, Row, as_model_error, fill
+from .chunks import Chunk, Encoded, Requests, Row, as_model_error, fill
 from .clock import Clock, utc
 from .events import EventKind, Listener, Reporter, event_of
 from .exceptions import JournalError, copy_of, is_gone, submitted_times, with_batch, with_job
@@ -32,6 +32,16 @@ _log = logging.getLogger('pydantic_ai_batch')
 Outcome = ModelResponse | ModelAPIError
 
 
+class Settled(Protocol):
+    """Takes what came of a request for good: its outcome, what that was read from, and the batch that it was in."""
+
+    def __call__(
+        self, place: int, outcome: Outcome, result: BatchResult | NotRun | None, batch: Batch | None
+    ) -> Awaitable[None] | None:
+        """Take it, and return what to wait for before the next one, if anything."""
+        ...
+
+
 class ListCall:
     """Sends a list of requests, and sends again what is worth it, until each has its outcome."""
 
@@ -40,35 +50,41 @@ class ListCall:
         lane: Lane,
         settings: BatchSettings,
         clock: Clock,
-        requests: Sequence[BatchRequest],
+        requests: Requests,
+        settled: Settled,
         listener: Listener | None,
         ledger: Ledger | None = None,
+        places: Iterable[int] | None = None,
     ) -> None:
+        """Prepare to send a list.
+
+        Args:
+            lane: The lane of all of it.
+            settings: The limits of the call.
+            clock: What time is read from and slept on.
+            requests: The requests of the list.
+            settled: Called once for each that is sent, and awaited where it returns something to wait for.
+            listener: Called with what happens.
+            ledger: The journal, if there is one.
+            places: Which of the requests are sent. `None` is all of them.
+        """
         self.lane = lane
         self.ledger = ledger
         self.settings = settings
         self.clock = clock
         self.requests = requests
         self._reporter = Reporter(listener)
-        self._outcomes: list[Outcome | None] = [None] * len(requests)
+        self._settled = settled
         self._tasks: set[asyncio.Task[None]] = set()
         self._gates = gates_here(clock)
         self._background = Tasks()
         """What no row waits for."""
-        self._claims = ListClaims(lane, ledger, requests, clock, self._background.start) if ledger is not None else None
-        self._rows = [Row(place) for place in range(len(requests))]
+        self._claims = ListClaims(lane, ledger, clock, self._background.start) if ledger is not None else None
+        self._rows = [Row(place) for place in (range(len(requests)) if places is None else places)]
         self._told: set[str] = set()
         """The batches of which it was logged that requests are sent again."""
         self._read: list[str] = []
         """The IDs of the batches whose results were all read."""
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """What came of each request."""
-        outcomes = [outcome for outcome in self._outcomes if outcome is not None]
-        # A row without an outcome would give each one after it another row's answer.
-        assert len(outcomes) == len(self._outcomes)
-        return outcomes
 
     async def run(self) -> None:
         """Send every row and wait for every answer; if that is cancelled, cancel the batches that have not ended."""
@@ -103,8 +119,9 @@ class ListCall:
 
         def refused(row: Row, error: ModelAPIError) -> None:
             self._report('refused')
-            self._outcomes[row.place] = error
+            failed.append((row, error))
 
+        failed: list[tuple[Row, ModelAPIError]] = []
         self._report('queued', len(rows))
         claims = self._claims
         chunks = fill(
@@ -120,7 +137,23 @@ class ListCall:
         async with aclosing(hand_out(chunks, claims)) as handed_out:
             async for chunk in handed_out:
                 self._run(self._carry(chunk))
+                await self._settle_refused(failed)
+        await self._settle_refused(failed)
         self._take_over()
+
+    async def _settle_refused(self, failed: list[tuple[Row, ModelAPIError]]) -> None:
+        """Settle the rows that cannot be sent, and forget them here."""
+        while failed:
+            row, error = failed.pop()
+            await self._finish(row, error)
+
+    async def _finish(
+        self, row: Row, outcome: Outcome, result: BatchResult | NotRun | None = None, batch: Batch | None = None
+    ) -> None:
+        """Hand over what came of a row for good."""
+        taken = self._settled(row.place, outcome, result, batch)
+        if taken is not None:
+            await taken
 
     async def _take(self, turn: Sequence[Encoded]) -> Sequence[Encoded]:
         """Claim rows. If the journal fails in the middle of the list, they alone do."""
@@ -131,7 +164,7 @@ class ListCall:
             if not self._tasks:
                 raise
             self._report('refused', len(turn))
-            self._fail([encoded.row for encoded in turn], error)
+            await self._fail([encoded.row for encoded in turn], error)
             return []
 
     def _take_over(self) -> None:
@@ -152,7 +185,7 @@ class ListCall:
         for (row, _), found in zip(rows, await claims.resolve(rows), strict=True):
             if isinstance(found, Exception):
                 self._report('refused')
-                self._fail([row], found)
+                await self._fail([row], found)
             elif found:
                 mine.append(row)
         if mine:
@@ -204,7 +237,7 @@ class ListCall:
             fresh = self._fresh(rows, error, gate.window)
             failed = [row for row in rows if row not in fresh] if fresh else rows
             self._report('refused', len(failed))
-            self._fail(failed, error)
+            await self._fail(failed, error)
             if self.ledger is not None:
                 self.ledger.withdraw(*(row.entry for row in failed if row.entry is not None))
             if fresh:
@@ -284,7 +317,7 @@ class ListCall:
         except Exception as error:
             if not await self._send_lost(error, open_rows, watch.batch):
                 self._report('failed', len(open_rows), batch)
-                self._fail(open_rows.values(), self._with_job(error, rows, watch.batch, place))
+                await self._fail(open_rows.values(), self._with_job(error, rows, watch.batch, place), watch.batch)
                 self._release(open_rows)
         except BaseException:
             if await self._is_kept(batch, place):
@@ -312,7 +345,7 @@ class ListCall:
         # In a batch of an earlier process, other rows may be in between: the journal finds them.
         if place is None and not is_gone(error):
             tag, _, _ = next(iter(rows)).rpartition('-')
-            request_ids = tuple(self.requests[row.place].custom_id for row in rows.values())
+            request_ids = tuple(self.requests.custom_id(row.place) for row in rows.values())
             with_job(error, BatchJob.of(self.lane, [JobBatch.of(self.lane, batch, tag, request_ids)], utc(self.clock)))
         return error
 
@@ -372,7 +405,7 @@ class ListCall:
         for wire_id, row in open_rows.items():
             result = missing[wire_id]
             if isinstance(result, NotRun) and result.culprit in rows:
-                culprit = self.requests[rows[result.culprit].place].custom_id
+                culprit = self.requests.custom_id(rows[result.culprit].place)
                 culprits.add(culprit)
                 result = result.because_of(culprit)
                 if result.again and self.settings.max_resubmissions:
@@ -428,7 +461,7 @@ class ListCall:
     ) -> bool:
         """Record a row's outcome, or return that it is to be submitted again."""
         try:
-            response = self._outcomes[row.place] = await self.lane.outcome(result, self.requests[row.place])
+            response = await self.requests.outcome(self.lane, row.place, result)
         except Exception as failure:
             error = as_model_error(self.lane.model, failure)
             if lifecycle.sent_again(result, error) and row.resubmissions < self.settings.max_resubmissions:
@@ -436,19 +469,21 @@ class ListCall:
                 row.held_since = None
                 self._report('resubmitted', batch=batch)
                 return True
-            self._outcomes[row.place] = with_batch(error, batch)
+            with_batch(error, batch)
             if row.resubmissions:
                 error.add_note(submitted_times(row.resubmissions, batch))
             self._report('failed', batch=batch)
             if self.ledger is not None:
                 self.ledger.failed([custom_id], error)
+            await self._finish(row, error, result, batch)
         else:
             self._report('answered', batch=batch, response=response, stored=stored)
+            await self._finish(row, response, result, batch)
         return False
 
-    def _fail(self, rows: Iterable[Row], error: Exception) -> None:
+    async def _fail(self, rows: Iterable[Row], error: Exception, batch: Batch | None = None) -> None:
         for row in rows:
-            self._outcomes[row.place] = copy_of(as_model_error(self.lane.model, error))
+            await self._finish(row, copy_of(as_model_error(self.lane.model, error)), None, batch)
 
     def _report(
         self,

@@ -8,11 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_ai.models.batch import BatchRequest
-
 from .chunks import Chunk, Encoded, Row
 from .clock import Clock
-from .journal.digests import depth_of, fingerprint
+from .journal.digests import fingerprint
 from .journal.ledger import Claim, Ledger, Place
 from .journal.takeover import Takeovers
 from .lanes.base import Lane
@@ -36,7 +34,6 @@ class ListClaims:
         self,
         lane: Lane,
         ledger: Ledger,
-        requests: Sequence[BatchRequest],
         clock: Clock,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
@@ -45,7 +42,6 @@ class ListClaims:
         """Whether nothing is to be sent before all rows were looked for, as the journal has some that none has matched.
         """
         self._lane = lane
-        self._requests = requests
         self._takeovers = Takeovers(ledger, clock, start)
         self._taken: dict[str, Taken] = {}
         self._unclear: list[tuple[Row, Claim]] = []
@@ -59,10 +55,7 @@ class ListClaims:
         if not new:
             return mine
         scope = self._lane.scope
-        prints = [
-            fingerprint(scope, encoded.group, encoded.body, depth_of(self._requests[encoded.row.place].messages))
-            for encoded in new
-        ]
+        prints = [fingerprint(scope, encoded.group, encoded.body, encoded.depth) for encoded in new]
         claims = await self.ledger.claim(prints)
         for encoded, claim in zip(new, claims, strict=True):
             if self._sort(encoded.row, claim):
