@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from .problems import Problem
-from .stored_source import StoredSource
+from .stored_source import StoredSource, store, temporary_file
 from .values import row_json
 
 
@@ -18,7 +17,7 @@ class KeptSource(StoredSource):
     """Rows of values that can be read only once, or only in bulk: they are kept one by one as pickles."""
 
     def __init__(self, name: str, path: str | None = None) -> None:
-        super().__init__(name, path, tempfile.TemporaryFile(buffering=1 << 18))
+        super().__init__(name, path, temporary_file())
 
     @abstractmethod
     def _rows(self) -> Iterator[Any]:
@@ -37,7 +36,7 @@ class KeptSource(StoredSource):
                 problems.append(Problem(number, f'a value cannot be kept for later ({type(error).__name__}: {error})'))
             else:
                 self._add(self._file.tell(), number)
-                self._file.write(kept)
+                store(self.name, self._file, kept)
         self.columns = checks.columns
         self.digest = checks.digest
         return problems

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
@@ -18,6 +17,7 @@ from .jsonl_source import JsonlSource
 from .parquet_source import ParquetSource
 from .problems import Problem, problems_error
 from .python_source import IterableSource, SequenceSource
+from .stored_source import temporary_file
 
 __all__ = ('InputRow', 'Problem', 'RowSource', 'open_rows', 'problems_error')
 
@@ -85,7 +85,7 @@ def _source(name: str, path: str | None, stream: BinaryIO, how: FileFormat) -> R
 
 def _whole(stream: BinaryIO) -> BinaryIO:
     """What a stream holds, in a temporary file: Parquet is read from its end."""
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as its source
+    copy = temporary_file()
     shutil.copyfileobj(stream, copy)
     copy.seek(0)
     return cast('BinaryIO', copy)

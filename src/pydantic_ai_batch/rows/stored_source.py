@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from array import array
 from threading import Lock
 from typing import IO
+
+from pydantic_ai.exceptions import UserError
 
 from .base import RowSource
 
@@ -35,3 +38,23 @@ class StoredSource(RowSource):
         with self._lock:
             self._file.seek(begin)
             return self._file.read(size)
+
+
+def temporary_file() -> IO[bytes]:
+    """A file for what may be larger than memory, which is gone when it is closed."""
+    return tempfile.TemporaryFile(buffering=1 << 18)
+
+
+def store(name: str, file: IO[bytes], data: bytes) -> None:
+    """Write to the temporary file of an input.
+
+    Raises:
+        UserError: There is no room for it. The message names the folder, and how to choose another.
+    """
+    try:
+        file.write(data)
+    except OSError as error:
+        raise UserError(
+            f'{name} cannot be copied to {tempfile.gettempdir()}, where it is kept while it is read: '
+            f'{error.strerror}. Set TMPDIR to a folder with more room.'
+        ) from error

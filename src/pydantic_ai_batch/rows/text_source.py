@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import tempfile
 import zlib
 from abc import abstractmethod
 from typing import IO, Any, BinaryIO
 
 from pydantic_ai.exceptions import UserError
 
-from .stored_source import StoredSource
+from .stored_source import StoredSource, store, temporary_file
 
 _CHUNK = 1 << 20
 _BOM = b'\xef\xbb\xbf'
@@ -95,7 +94,7 @@ def _wide(head: bytes) -> str | None:
 def _copied(name: str, stream: BinaryIO, *, compressed: bool) -> tuple[IO[bytes], str]:
     """A temporary file with what a stream holds, and the digest of that."""
     digest = hashlib.sha256()
-    copy = tempfile.TemporaryFile(buffering=1 << 18)  # noqa: SIM115 - it stays open as long as its source
+    copy = temporary_file()
     try:
         _copy(name, gzip.GzipFile(fileobj=stream, mode='rb') if compressed else stream, copy, digest)
     except BaseException:
@@ -113,10 +112,4 @@ def _copy(name: str, stream: BinaryIO | gzip.GzipFile, copy: IO[bytes], digest: 
         if not chunk:
             return
         digest.update(chunk)
-        try:
-            copy.write(chunk)
-        except OSError as error:
-            raise UserError(
-                f'{name} cannot be copied to {tempfile.gettempdir()}, where it is kept while it is read: '
-                f'{error.strerror}. Set TMPDIR to a folder with more room.'
-            ) from error
+        store(name, copy, chunk)
