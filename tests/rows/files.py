@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
+
+from hypothesis import settings
 
 from pydantic_ai_batch.rows.formats import Format
 from pydantic_ai_batch.rows.source import Problem, RowSource, open_rows
 
+PATIENT = settings(deadline=None)
+"""Examples may take long on a machine that does other things as well."""
+
 
 @contextmanager
-def opened(content: bytes | str, format: Format, *, delimiter: str | None = None) -> Iterator[RowSource]:
+def opened(content: bytes | str, format: Format, *, delimiter: str | None = None) -> Generator[RowSource]:
     """A source of some content, which is not read yet."""
     content = content.encode() if isinstance(content, str) else content
     with open_rows('-', format=format, delimiter=delimiter, stdin=io.BytesIO(content)) as source:

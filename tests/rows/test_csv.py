@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic_ai_batch.rows import csv_source
 from pydantic_ai_batch.rows.sink import open_output
 
-from .files import opened, problems_of, rows_of
+from .files import PATIENT, opened, problems_of, rows_of
 
 ODD = st.sampled_from(
     [
@@ -55,18 +55,21 @@ def written(table: list[list[str]], delimiter: str) -> bytes:
     return stdout.getvalue()
 
 
+@PATIENT
 @given(TABLES, st.sampled_from([',', ';', '\t', '|', '→']))
 def test_what_is_written_is_read_again(table: list[list[str]], delimiter: str):
     rows = rows_of(written(table, delimiter), 'csv', delimiter=delimiter)
     assert [list(row.values()) for row in rows] == table
 
 
+@PATIENT
 @given(TABLES)
 def test_what_is_written_is_read_by_the_standard_library_too(table: list[list[str]]):
     with io.StringIO(written(table, ',').decode(), newline='') as text:
         assert list(csv.reader(text, strict=True))[1:] == table
 
 
+@PATIENT
 @given(TABLES, st.sampled_from(['\n', '\r\n', '\r']), st.booleans(), st.data())
 def test_any_row_is_the_same_alone_as_in_order(table: list[list[str]], end: str, mark: bool, data: st.DataObject):
     quoted = [['"' + cell.replace('"', '""') + '"' for cell in record] for record in [table[0], *table]]
@@ -81,6 +84,7 @@ def test_any_row_is_the_same_alone_as_in_order(table: list[list[str]], end: str,
         assert [source[place] for place in order] == [rows[place] for place in order]
 
 
+@PATIENT
 @given(TABLES, st.integers(1, 9))
 def test_where_the_chunks_of_the_file_end_makes_no_difference(table: list[list[str]], size: int):
     content = written(table, ',')

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pydantic_ai_batch.rows.sink import open_output
 
-from .files import opened, problems_of, rows_of
+from .files import PATIENT, opened, problems_of, rows_of
 
 NAMES = st.text(st.characters(exclude_categories=['Cs']), max_size=5)
 TEXTS = st.one_of(
@@ -29,6 +29,7 @@ VALUES = st.recursive(
 ROWS = st.lists(st.dictionaries(NAMES, VALUES, max_size=4), max_size=5)
 
 
+@PATIENT
 @given(ROWS, st.booleans())
 def test_what_is_written_is_read_again(rows: list[dict[str, Any]], gap: bool):
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -41,6 +42,7 @@ def test_what_is_written_is_read_again(rows: list[dict[str, Any]], gap: bool):
         assert rows_of(content, 'jsonl') == rows
 
 
+@PATIENT
 @given(ROWS.filter(bool), st.sampled_from(['\n', '\r\n', '\n\n']), st.booleans(), st.booleans(), st.data())
 def test_any_row_is_the_same_alone_as_in_order(
     rows: list[dict[str, Any]], end: str, mark: bool, last: bool, data: st.DataObject

@@ -13,6 +13,8 @@ from pydantic_ai.exceptions import UserError
 
 from pydantic_ai_batch.rows.template import Template
 
+from .files import PATIENT
+
 
 @pytest.mark.parametrize(
     ('value', 'text'),
@@ -76,6 +78,7 @@ def test_a_row_that_lacks_a_name_is_no_empty_text():
         Template('About {{ topic }}').render({'text': 'x'})
 
 
+@PATIENT
 @given(st.text(), st.text())
 def test_any_value_arrives_whole(before: str, value: str):
     text = before.replace('{', '(').replace('}', ')')

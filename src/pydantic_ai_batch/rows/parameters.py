@@ -112,7 +112,7 @@ def resolve(fields: Mapping[str, Any], row_id: str, job: JobParameters) -> Param
     settings = _row_settings(fields, row_id)
     given = [*_given(_ROW, fields), *_given(_ROW_SETTINGS, settings)]
     if not given and not settings:
-        return job.resolved
+        return Parameters(job.resolved.model, dict(job.resolved.settings or {}) or None)
     chosen = _chosen([*job.given, *given], row_id)
     return _parameters(chosen, merge_model_settings(_others(job.settings), _others(settings)))
 

@@ -25,7 +25,7 @@ batch goes on, or it was not sent yet.
 T = TypeVar('T')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RowResult(Generic[T]):
     """What came of one row."""
 
@@ -79,7 +79,7 @@ class _Identified(Protocol):
 R = TypeVar('R', bound=_Identified)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reconciled(Generic[R]):
     """Results beside the rows that were sent."""
 
