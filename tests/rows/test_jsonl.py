@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydantic_ai_batch.rows.sink import open_output
+from pydantic_ai_batch.rows.source import Problem
 
 from .files import PATIENT, opened, problems_of, rows_of
 
@@ -84,8 +85,6 @@ def test_what_unicode_takes_for_a_line_end_is_a_character(separator: str):
         ('{"a":' + '1' * 5000 + '}', 'a number of 5,000 digits, which is too large'),
         ('{"a":1,"a":2}', 'the key `a` twice in one object'),
         ('{"a":{"b":1,"b":1}}', 'the key `b` twice in one object'),
-        (r'{"x":"ok","a":["half \ud835 of"]}', 'a lone surrogate, which is half of a character, in `a`'),
-        (r'{"\udcb2":1}', 'a lone surrogate, which is half of a character, in `�`'),
         ('{"a":' + '[' * 101 + ']' * 101 + '}', 'nested deeper than 100 levels'),
         ('{"a":' + '[' * 100_000 + ']' * 100_000 + '}', 'nested deeper than 100 levels'),
         ('{"a":' * 500 + '1' + '}' * 500, 'nested deeper than 100 levels'),
@@ -96,6 +95,17 @@ def test_a_line_that_is_no_plain_object_is_a_problem(line: str, reason: str):
     with opened('{"a":1}\n' + line + '\n{"a":2}\n', 'jsonl') as source:
         assert [(problem.line, problem.reason) for problem in source.read()] == [(2, reason)]
         assert [row.fields for row in source] == [{'a': 1}, {'a': 2}]
+
+
+@pytest.mark.parametrize(
+    ('line', 'column'),
+    [(r'{"x":"ok","a":["half \ud835 of"]}', 'a'), (r'{"a":{"\udcb2":1}}', 'a'), (r'{"\udcb2":1}', '�')],
+)
+def test_half_of_a_character_is_a_problem_of_a_row_that_is_there_all_the_same(line: str, column: str):
+    with opened('{"a":1}\n' + line + '\n{"a":2}\n', 'jsonl') as source:
+        (problem,) = source.read()
+        assert problem == Problem(2, f'a lone surrogate, which is half of a character, in `{column}`', place=1)
+        assert [row.fields for row in source] == [{'a': 1}, json.loads(line), {'a': 2}]
 
 
 def test_every_bad_line_is_listed():

@@ -218,8 +218,9 @@ class TestPython:
         ]
         with open_rows(kind(rows)) as source:
             problems = source.read()
-            assert [row.fields for row in source] == [{'a': 1}, {'a': 2}]
-            assert [row.line for row in source] == [1, 10]
+            assert [row.fields for row in source] == [{'a': 1}, {'a': '\ud835'}, {'a': 2}]
+            assert [row.line for row in source] == [1, 6, 10]
+        assert [problem.place for problem in problems if problem.place is not None] == [1]
         assert [(problem.line, problem.reason.split(':')[0]) for problem in problems] == [
             (2, 'a row must be a mapping or a text, not int'),
             (3, 'the key 3 is no text'),

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from .problems import Problem
 
@@ -59,7 +59,8 @@ class RowSource(ABC):
     def read(self) -> list[Problem]:
         """Go over the whole input once: find every row, and everything that is wrong.
 
-        A row that has a problem is none of the rows of this source. A second call reads nothing, and returns the same.
+        A row that has a problem is none of the rows of this source, unless the problem has its `place`. A second call
+        reads nothing, and returns the same.
 
         Raises:
             UserError: The input as a whole cannot be read. The message says why, and what to do.
@@ -93,7 +94,7 @@ class RowSource(ABC):
             raise IndexError(f'{self.name} has {len(self)} rows, and none at place {place}')
         return InputRow(place, self._lines[place], self._fields(place))
 
-    def __enter__(self) -> RowSource:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -8,6 +8,7 @@ from typing import Any
 from .problems import Problem
 from .strict_json import parse_object
 from .text_source import TextSource, decoded
+from .values import LoneSurrogate
 
 _BLANK = b' \t\r\n'
 
@@ -29,6 +30,9 @@ class JsonlSource(TextSource):
                 continue
             try:
                 fields = parse_object(decoded(text))
+            except LoneSurrogate as error:
+                problems.append(Problem(number, str(error), place=len(self._begins)))
+                fields = error.fields
             except ValueError as error:
                 if text.startswith(b'[') and not array and not self._begins and not problems:
                     array = True

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from .problems import Problem
 from .stored_source import StoredSource, store, temporary_file
-from .values import row_json
+from .values import half_in, row_json
 
 
 class KeptSource(StoredSource):
@@ -27,10 +27,11 @@ class KeptSource(StoredSource):
         problems: list[Problem] = []
         checks = RowChecks()
         for number, row in enumerate(self._rows(), 1):
+            fields = checks.fields_of(row, number, len(self._begins), problems)
+            if fields is None:
+                continue
             try:
-                kept = pickle.dumps(checks.fields_of(row), pickle.HIGHEST_PROTOCOL)
-            except ValueError as error:
-                problems.append(Problem(number, str(error)))
+                kept = pickle.dumps(fields, pickle.HIGHEST_PROTOCOL)
             except Exception as error:
                 # Whatever a class of the program does when it is pickled.
                 problems.append(Problem(number, f'a value cannot be kept for later ({type(error).__name__}: {error})'))
@@ -62,14 +63,27 @@ class RowChecks:
         """The digest of the rows so far."""
         return self._digest.hexdigest()
 
-    def fields_of(self, row: Any) -> dict[str, Any]:
-        """The values of a row, which may be its input alone, as text.
+    def fields_of(self, row: Any, number: int, place: int, problems: list[Problem]) -> dict[str, Any] | None:
+        """The values of a row, which may be its input alone, as text; `None` if it is no row.
 
-        Raises:
-            ValueError: It is no row, or has a value that no row may have.
+        Args:
+            row: What is to be a row.
+            number: Its number, from 1.
+            place: Where it stands among the rows, if it is one.
+            problems: What is wrong with it is added to them.
         """
-        fields = fields_of(row)
-        self._digest.update(row_json(fields) + b'\n')
+        try:
+            fields = fields_of(row)
+            text = row_json(fields)
+        except ValueError as error:
+            problems.append(Problem(number, str(error)))
+            return None
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError:
+            encoded = text.encode(errors='surrogatepass')
+            problems.append(Problem(number, str(half_in(fields)), place))
+        self._digest.update(encoded + b'\n')
         self._columns.update(dict.fromkeys(fields))
         return fields
 

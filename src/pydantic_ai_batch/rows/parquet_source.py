@@ -39,6 +39,7 @@ class ParquetSource(KeptSource):
             raise UserError(f'{name} has more than one column that goes by the name {", ".join(repeated)}.')
         super().__init__(name, path)
         self._stream = stream
+        self._before = self._state()
 
     def close(self) -> None:
         """Close the file, and delete what is kept of it."""
@@ -46,11 +47,10 @@ class ParquetSource(KeptSource):
         self._stream.close()
 
     def _find(self) -> list[Problem]:
-        before = self._state()
         problems = super()._find()
         self.columns = tuple(self.schema.names)
         self.digest = _digest(self._stream)
-        if self._state() != before:
+        if self._state() != self._before:
             raise UserError(f'{self.name} was changed while it was read: start again once it is whole.')
         return problems
 

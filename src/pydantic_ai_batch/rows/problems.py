@@ -26,6 +26,10 @@ class Problem:
     reason: str
     """What is wrong there."""
 
+    place: int | None = None
+    """Where the row stands among the rows, if it is one that can be read and only not sent as it is, for a lone
+    surrogate: the others could do without it. `None` if there is no row."""
+
     def at(self, source: RowSource) -> str:
         """The problem with the name of its input and its place in it."""
         return f'{source.name}, {source.counts} {self.line}: {self.reason}'

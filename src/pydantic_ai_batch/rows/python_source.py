@@ -26,11 +26,7 @@ class SequenceSource(RowSource):
         problems: list[Problem] = []
         checks = RowChecks()
         for number, row in enumerate(self._rows, 1):
-            try:
-                checks.fields_of(row)
-            except ValueError as error:
-                problems.append(Problem(number, str(error)))
-            else:
+            if checks.fields_of(row, number, len(self._lines), problems) is not None:
                 self._lines.append(number)
         self.columns = checks.columns
         self.digest = checks.digest

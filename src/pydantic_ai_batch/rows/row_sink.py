@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from .atomic_file import Output
 
@@ -56,7 +56,7 @@ class RowSink(ABC):
             self._abandon()
             self._output.discard()
 
-    def __enter__(self) -> RowSink:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NoReturn, cast
 
-from .values import half_in
+from .values import LoneSurrogate, half_in
 
 MAX_DEPTH = 100
 """How deep an object may be nested; the parsers and serialisers on the way stop at a few hundred."""
@@ -19,8 +19,9 @@ def parse_object(text: str) -> dict[str, Any]:
     """The object that `text` is.
 
     Raises:
-        ValueError: It is none, or holds NaN, a number too large, a key twice, a lone surrogate or nests too deeply. The
-            message says which, in words that follow the name and the line of an input.
+        ValueError: It is none, or holds NaN, a number too large, a key twice or nests too deeply. The message says
+            which, in words that follow the name and the line of an input.
+        LoneSurrogate: It is one, but for half of a character in it. The error has the object.
     """
     try:
         value = _DECODER.decode(text)
@@ -34,7 +35,7 @@ def parse_object(text: str) -> dict[str, Any]:
     if text.count('{') + text.count('[') > MAX_DEPTH and _deeper(fields):
         raise ValueError(f'nested deeper than {MAX_DEPTH} levels')
     if _ESCAPED_HALF.search(text) and (trouble := half_in(fields)) is not None:
-        raise ValueError(trouble)
+        raise LoneSurrogate(trouble, fields)
     return fields
 
 

@@ -59,6 +59,17 @@ def without_halves(text: str) -> str:
     return _HALF.sub('\ufffd', text)
 
 
+class LoneSurrogate(ValueError):
+    """A row has half of a surrogate pair in it, which no UTF-8 can hold. It can be read, and not sent as it is."""
+
+    fields: dict[str, Any]
+    """The row."""
+
+    def __init__(self, message: str, fields: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
 def half_in(fields: Mapping[str, Any]) -> str | None:
     """What is wrong with a row that has half of a surrogate pair in it, or `None` if it has none."""
     for name, value in fields.items():
@@ -67,7 +78,7 @@ def half_in(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def row_json(fields: Mapping[Any, Any]) -> bytes:
+def row_json(fields: Mapping[Any, Any]) -> str:
     """A row of a program as JSON, by which it is known again.
 
     Raises:
@@ -77,13 +88,9 @@ def row_json(fields: Mapping[Any, Any]) -> bytes:
         if not isinstance(key, str):
             raise ValueError(f'the key {key!r} is no text')
     try:
-        text = json.dumps(dict(fields), ensure_ascii=False, allow_nan=False, separators=(',', ':'), default=repr)
+        return json.dumps(dict(fields), ensure_ascii=False, allow_nan=False, separators=(',', ':'), default=repr)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(_trouble(fields, error)) from error
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(half_in(fields)) from None
 
 
 def _trouble(fields: Mapping[str, Any], error: Exception) -> str:
