@@ -61,6 +61,7 @@ class CsvSource(TextSource):
         try:
             record = next(_reader(lines, self._delimiter))
         except csv.Error:
+            # It was read before, so that only the limit can be in the way.
             with _BigFields():
                 record = next(_reader(lines, self._delimiter))
         return dict(zip(self.columns, record, strict=True))
@@ -86,10 +87,13 @@ class _Records:
                 record = next(reader)
             except StopIteration:
                 return
-            except csv.Error:
-                # A field may only have been larger than the limit, which is one for the whole process.
-                lines.back(begin, line - 1)
-                record = self._again(reader, line)
+            except csv.Error as error:
+                if _is_limit(error):
+                    lines.back(begin, line - 1)
+                    record = self._again(reader, line)
+                else:
+                    # The reader goes on with the next line.
+                    record = Problem(line, _reason(error, lines.number - line))
             # A blank line has no field at all.
             if record:
                 yield begin, line, record
@@ -99,13 +103,17 @@ class _Records:
             with _BigFields():
                 return next(reader)
         except csv.Error as error:
-            # The reader goes on with the next line.
             return Problem(line, _reason(error, self._lines.number - line))
+
+
+def _is_limit(error: csv.Error) -> bool:
+    """Whether a field is larger than the limit of the `csv` module, which is one for the whole process."""
+    return 'limit' in str(error)
 
 
 def _reason(error: csv.Error, more_lines: int) -> str:
     said = str(error)
-    if 'limit' in said:
+    if _is_limit(error):
         return f'a field of more than {_MAX_FIELD:,} characters: a closing quote may be missing'
     if 'end of data' in said:
         return 'a field that begins with a quote, which is never closed'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
@@ -58,7 +57,7 @@ class CsvSink(_TextSink):
         super().__init__(output, columns, gzip=gzip)
         self._delimiter = delimiter
         # What a reader would take for a byte order mark, at the very beginning, is a character of the field.
-        self._needs_quotes = re.compile(f'[{re.escape(delimiter)}"\r\n\ufeff]').search
+        self._special = (delimiter, '"', '\n', '\r', '\ufeff')
         self._stream.write(self._record(columns))
 
     def _line(self, fields: Mapping[str, Any]) -> bytes:
@@ -74,7 +73,11 @@ class CsvSink(_TextSink):
             return without_halves(text).encode()
 
     def _quoted(self, cell: str) -> str:
-        return f'"{cell.replace(chr(34), chr(34) * 2)}"' if self._needs_quotes(cell) else cell
+        # On long texts, each of these searches takes a small part of the time that one for a set of characters does.
+        for character in self._special:
+            if character in cell:
+                return '"' + cell.replace('"', '""') + '"'
+        return cell
 
 
 def _cell(value: Any) -> str:
