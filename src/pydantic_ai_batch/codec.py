@@ -190,4 +190,9 @@ def _without_halves(body: str | None) -> str | None:
 def compact_json(value: Any) -> str:
     """Write JSON without spaces, with characters as they are but for halves of one, which UTF-8 has not."""
     text = json.dumps(value, ensure_ascii=False, separators=(',', ':'))
-    return text if _HALF.search(text) is None else json.dumps(value, separators=(',', ':'))
+    try:
+        # Several times as fast as a search for halves, on every body there is.
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(',', ':'))
+    return text

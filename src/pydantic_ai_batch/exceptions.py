@@ -8,6 +8,7 @@ plain handle, which [`batch_of`][pydantic_ai_batch.exceptions.batch_of] reads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
@@ -16,15 +17,18 @@ from pydantic_ai.models.batch import Batch
 
 if TYPE_CHECKING:
     from .batch_job import BatchJob
+    from .rows.problems import Problem
 
 __all__ = (
     'BatchNotCancellable',
     'BatchNotReady',
     'CreateUnsettled',
+    'InputProblems',
     'JournalError',
     'JournalMiss',
     'LaneNotBuilt',
     'NoBatchLane',
+    'ParameterConflict',
     'RequestNotSendable',
     'ResultIntegrityError',
     'ResultUnreadable',
@@ -58,6 +62,38 @@ class JournalError(UserError):
 
 class JournalMiss(JournalError):
     """A strict journal has requests of an earlier run that nothing has matched, and new ones were about to be sent."""
+
+
+class InputProblems(UserError):
+    """Rows of an input cannot be used as they are. Nothing was sent. The message lists the first of them."""
+
+    problems: Sequence[Problem]
+    """Everything that is wrong, in the order of the input."""
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+class ParameterConflict(UserError):
+    """A parameter of a request has different values in two places, or under two names. Nothing was sent."""
+
+    parameter: str
+    """Its name: `model`, `temperature` or `max_tokens`."""
+
+    row: str | None
+    """The ID of the row; `None` if both places are those of the job."""
+
+    places: Mapping[str, Any]
+    """The value in each place, by the place in words."""
+
+    def __init__(
+        self, message: str, *, parameter: str = '', row: str | None = None, places: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+        self.row = row
+        self.places = dict(places or {})
 
 
 class _BatchError(ModelAPIError):
