@@ -41,6 +41,10 @@ from .waiting import LetGo, Looked
 from .warn import warn_max_retries_once
 
 
+class Unbatched(WrapperModel):
+    """A model whose requests are not to be batched, as somebody else sees to them."""
+
+
 class BatchedModel(WrapperModel):
     """A model whose requests go through its provider's batch API, in a pool's batches."""
 

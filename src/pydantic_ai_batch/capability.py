@@ -16,7 +16,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import RunContext
 
 from . import tracing
-from .batched_model import BatchedModel, cannot_collect
+from .batched_model import BatchedModel, Unbatched, cannot_collect
 from .clock import SYSTEM_CLOCK, Clock
 from .compat import read_ticket
 from .exceptions import NoBatchLane
@@ -157,7 +157,7 @@ class BatchModelRequests(AbstractCapability[Any]):
         Raises:
             NoBatchLane: The model cannot be batched. The message says why.
         """
-        return None if isinstance(model, BatchedModel) else BatchedModel(model, self._pool)
+        return None if isinstance(model, BatchedModel | Unbatched) else BatchedModel(model, self._pool)
 
     async def for_run(self, ctx: RunContext[Any]) -> Self:
         """Serve the run, which takes the event loop of asyncio.

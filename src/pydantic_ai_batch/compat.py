@@ -341,6 +341,19 @@ def error_body(status_code: int, body: Any) -> str:
     return json.dumps({'status_code': status_code, 'body': body})
 
 
+def provider_body(result: BatchResult) -> Any:
+    """The body that the provider returned for a request, as JSON has it; text that is no JSON as it is."""
+    if result.body is None:
+        return None
+    try:
+        body: Any = json.loads(result.body)
+    except (ValueError, RecursionError):
+        return result.body
+    if result.status == 'errored' and isinstance(body, dict) and {'status_code', 'body'} == cast('Any', body).keys():
+        return cast('dict[str, Any]', body)['body']
+    return cast('Any', body)
+
+
 _batch_priced: dict[tuple[str | None, str | None, date], bool] = {}
 """Whether there is a batch price, by provider, model and day, as prices begin some day."""
 

@@ -18,6 +18,7 @@ from pydantic_ai.models.batch import Batch
 if TYPE_CHECKING:
     from .batch_job import BatchJob
     from .rows.problems import Problem
+    from .rows.records import RowResult
 
 __all__ = (
     'BatchNotCancellable',
@@ -33,6 +34,9 @@ __all__ = (
     'ResultIntegrityError',
     'ResultUnreadable',
     'ResultsGone',
+    'RowFailed',
+    'RunChanged',
+    'RunStopped',
     'batch_of',
     'job_of',
     'pending_of',
@@ -73,6 +77,10 @@ class InputProblems(UserError):
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
+
+
+class RunChanged(UserError):
+    """A journal has a run of other rows, or of the same rows with other settings. Nothing was sent."""
 
 
 class ParameterConflict(UserError):
@@ -195,6 +203,24 @@ def pending_of(error: BaseException) -> ModelResponse | None:
     """
     pending = getattr(error, _PENDING_ATTRIBUTE, None)
     return pending if isinstance(pending, ModelResponse) else None
+
+
+class RowFailed(_BatchError):
+    """A row, or an item, has no answer. The message says why; `result` is its record."""
+
+    result: RowResult[Any]
+
+    @classmethod
+    def of(cls, result: RowResult[Any]) -> RowFailed:
+        """The error of a row."""
+        named = f'{result.error_class}: ' if result.error_class else ''
+        error = cls('', f'Row {result.id!r}: {result.status}: {named}{result.error or "it has no answer"}')
+        error.result = result
+        return error
+
+
+class RunStopped(_BatchError):
+    """A run over rows was stopped before all of them were sent, as more failed, or more was spent, than it may."""
 
 
 def with_job(error: _E, job: BatchJob) -> _E:

@@ -94,7 +94,22 @@ CREATE TABLE jobs (
 ) WITHOUT ROWID;
 """
 
-STEPS: tuple[str, ...] = (TABLES,)
+ROWS = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY CHECK (id = 1),  -- a journal is one job
+    spec TEXT NOT NULL,              -- what is run over which rows, as JSON
+    started_at REAL NOT NULL         -- when it was begun
+);
+
+CREATE TABLE results_of_rows (
+    place INTEGER PRIMARY KEY,       -- where the row stands in the input, from 0
+    status TEXT NOT NULL,            -- ok, error, truncated, refused, missing, expired or cancelled
+    result BLOB NOT NULL,            -- its record as JSON, compressed with zlib
+    settled_at REAL NOT NULL         -- when it was done with
+);
+"""
+
+STEPS: tuple[str, ...] = (TABLES, ROWS)
 """What brings about each version from the one before it, from an empty file on.
 
 Their number is the version of the tables, which the file records as `user_version`. A file of an earlier one is brought

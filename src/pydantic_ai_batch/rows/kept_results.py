@@ -1,0 +1,102 @@
+"""What came of the rows of a run, on disk: in the journal, or in a temporary file where there is none.
+
+Results can be of any number: they are written as they come, and read again in the order that they are wanted in.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Collection, Sequence
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+from pydantic_ai_batch.journal.store import Store, close, store_of
+
+from .records import Status
+
+_PAGE = 500
+"""How many results are in memory at a time when all are read."""
+
+
+class KeptResults:
+    """The results of one run, by the places of their rows."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open them.
+
+        Args:
+            path: The journal; `None` is a file that is deleted in the end.
+
+        Raises:
+            JournalError: The journal cannot be used.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix='pydantic-ai-batch-') if path is None else None
+        self._path = Path(self._folder.name) / 'results.db' if self._folder is not None else path
+        assert self._path is not None
+        self._store: Store = store_of(self._path)
+
+    async def begin(self, spec: dict[str, Any]) -> dict[str, Any] | None:
+        """Write down what is run, and return what an earlier process has written there, if one has."""
+
+        def work(connection: Connection) -> dict[str, Any] | None:
+            row = connection.execute('SELECT spec FROM runs').fetchone()
+            if row is not None:
+                return json.loads(row[0])
+            connection.execute(
+                'INSERT INTO runs (id, spec, started_at) VALUES (1, ?, ?)', (json.dumps(spec), time.time())
+            )
+            return None
+
+        return await self._store.do(work)
+
+    async def spec(self) -> dict[str, Any] | None:
+        """What is run, if anything was."""
+        row = await self._store.do(lambda connection: connection.execute('SELECT spec FROM runs').fetchone())
+        return None if row is None else json.loads(row[0])
+
+    async def settled(self) -> list[tuple[int, Status]]:
+        """The place and the status of each row that is done with."""
+        query = 'SELECT place, status FROM results_of_rows ORDER BY place'
+        return await self._store.do(lambda connection: connection.execute(query).fetchall())
+
+    async def write(self, results: Sequence[tuple[int, Status, bytes]]) -> None:
+        """Write results down."""
+        query = 'INSERT OR REPLACE INTO results_of_rows (place, status, result, settled_at) VALUES (?, ?, ?, ?)'
+        now = time.time()
+        rows = [(*result, now) for result in results]
+        await self._store.do(lambda connection: connection.executemany(query, rows))
+
+    async def read(self, places: Sequence[int]) -> dict[int, bytes]:
+        """The results of some rows, as far as they are there."""
+        marks = ','.join('?' * len(places))
+        query = f'SELECT place, result FROM results_of_rows WHERE place IN ({marks})'
+        return dict(await self._store.do(lambda connection: connection.execute(query, tuple(places)).fetchall()))
+
+    async def all(self) -> AsyncGenerator[tuple[int, bytes]]:
+        """Every result, in the order of the rows."""
+        query = 'SELECT place, result FROM results_of_rows WHERE place > ? ORDER BY place LIMIT ?'
+        last = -1
+        while True:
+            page: list[tuple[int, bytes]] = await self._store.do(
+                lambda connection, last=last: connection.execute(query, (last, _PAGE)).fetchall()
+            )
+            for place, result in page:
+                yield place, result
+            if len(page) < _PAGE:
+                return
+            last = page[-1][0]
+
+    async def forget(self, statuses: Collection[Status]) -> int:
+        """Forget the results of some statuses, so that their rows are sent again, and return how many they were."""
+        marks = ','.join('?' * len(statuses))
+        query = f'DELETE FROM results_of_rows WHERE status IN ({marks})'
+        return await self._store.do(lambda connection: connection.execute(query, tuple(statuses)).rowcount)
+
+    def close(self) -> None:
+        """Let go of the file, and delete it if it is a temporary one. A journal stays open for what else uses it."""
+        if self._folder is not None and self._path is not None:
+            close(self._path)
+            self._folder.cleanup()

@@ -1,0 +1,79 @@
+"""Turns what came of a request into the record of its row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_ai.exceptions import ContentFilterError, ModelAPIError
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.batch import Batch, BatchResult
+
+from pydantic_ai_batch import compat
+from pydantic_ai_batch.exceptions import ResultIntegrityError
+from pydantic_ai_batch.lanes.base import NotRun
+from pydantic_ai_batch.list_call import Outcome
+
+from .records import RowResult, Status
+
+_FINISHES: dict[str, Status] = {'length': 'truncated', 'content_filter': 'refused'}
+"""What came of a row whose model stopped for another reason than that it was done."""
+
+_UNRUN: dict[str, Status] = {'expired': 'expired', 'canceled': 'cancelled'}
+
+
+def record_of(
+    row_id: str, outcome: Outcome, result: BatchResult | NotRun | None, batch: Batch | None
+) -> RowResult[Any]:
+    """The record of a row, whose output is the text of its answer.
+
+    Args:
+        row_id: The ID of the row.
+        outcome: What came of its request for good.
+        result: What that was read from.
+        batch: The batch that it was in.
+    """
+    said = result.result if isinstance(result, NotRun) else result
+    raw = compat.provider_body(said) if said is not None else None
+    batch_id = batch.id if batch is not None else None
+    if isinstance(outcome, ModelResponse):
+        status = _FINISHES.get(outcome.finish_reason or '', 'ok')
+        return RowResult(
+            id=row_id,
+            status=status,
+            output=(outcome.text or '') if status == 'ok' else None,
+            text=outcome.text,
+            usage=outcome.usage,
+            cost=compat.price_of(outcome),
+            finish_reason=outcome.finish_reason,
+            error=_unfinished(outcome, status),
+            batch_id=batch_id,
+            raw=raw,
+        )
+    return RowResult(
+        id=row_id,
+        status=_status_of(outcome, result),
+        error_class=type(outcome).__name__,
+        error=str(outcome),
+        batch_id=batch_id,
+        raw=raw,
+    )
+
+
+def _status_of(error: ModelAPIError, result: BatchResult | NotRun | None) -> Status:
+    if isinstance(error, ContentFilterError):
+        return 'refused'
+    if isinstance(result, BatchResult):
+        return _UNRUN.get(result.status, 'error')
+    if isinstance(result, NotRun) and result.result is None and not isinstance(error, ResultIntegrityError):
+        return 'missing'
+    return 'error'
+
+
+def _unfinished(response: ModelResponse, status: Status) -> str | None:
+    if status == 'truncated':
+        return 'The answer ends where its tokens did: give it more (`max_tokens`).'
+    if status == 'refused':
+        details = response.provider_details or {}
+        reason = details.get('refusal') or details.get('block_reason') or details.get('finish_reason')
+        return f'The model would not answer{f": {reason}" if reason else "."}'
+    return None

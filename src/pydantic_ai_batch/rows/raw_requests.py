@@ -1,0 +1,139 @@
+"""Rows that are requests as the provider takes them, with an endpoint and a body, as in OpenAI's batch files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
+
+from pydantic_ai_batch.codec import compact_json
+from pydantic_ai_batch.compat import provider_body
+from pydantic_ai_batch.lanes.base import Lane, NotRun
+from pydantic_ai_batch.lanes.openai_shape import OpenAIShapedLane
+
+from .base import InputRow
+from .identity import id_of
+from .row_requests import RowRequests
+
+
+def is_raw(columns: Collection[str]) -> bool:
+    """Whether rows with these columns are requests as they are sent."""
+    return {'url', 'body'} <= set(columns)
+
+
+@dataclass
+class RawRequests(RowRequests):
+    """Requests whose bodies the rows have."""
+
+    _groups: dict[int, str] = field(default_factory=dict[int, str])
+
+    def check(self, row: InputRow) -> None:
+        """Refuse a row that is no request."""
+        if not isinstance(row.fields.get('body'), dict):
+            raise UserError('the `body` is no object, as one of a request is')
+        self.endpoint(row)
+        if (method := row.fields.get('method', 'POST')) != 'POST':
+            raise UserError(f'the `method` is {method!r}, and batches take POST alone')
+        if row.fields['body'].get('stream'):
+            raise UserError('`stream` cannot be used in a batch, whose answers come whole: leave it out of the `body`')
+
+    def endpoint(self, row: InputRow) -> str | None:
+        """The path of the API that a row is for."""
+        url = row.fields.get('url')
+        if not isinstance(url, str) or not url.startswith('/'):
+            raise UserError(f'the `url` is no path of an API, such as `/v1/responses`, but {url!r}')
+        return url
+
+    def model(self, row: InputRow, name: str | None) -> str | None:
+        """The model that a row names in its body, of the provider that the job names."""
+        body = row.fields.get('body')
+        own = cast('dict[str, Any]', body).get('model') if isinstance(body, dict) else None
+        if name is None or not isinstance(own, str) or not own:
+            return name
+        provider, colon, asked = name.partition(':')
+        if colon and asked != own:
+            raise UserError(
+                f'the `body` is for the model {own!r}, and the job for {asked!r}: give one, or the provider'
+            )
+        return f'{provider}:{own}'
+
+    async def request(self, lane: Lane, place: int) -> BatchRequest:
+        """A request that stands for the row, by which its error is read."""
+        return BatchRequest(custom_id=self.custom_id(place), messages=[])
+
+    async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
+        """The body of a row, as it is."""
+        row = self.source[place]
+        if (group := self._groups.get(id(lane))) is None:
+            group = self._groups[id(lane)] = json.dumps(
+                {**json.loads(await lane.identity()), 'url': self.endpoint(row)}, sort_keys=True
+            )
+        body = compact_json(row.fields['body'])
+        return EncodedBatchRequest(custom_id=id_of(row, self.id_column), group=group, body=body), 0
+
+    async def outcome(self, lane: Lane, place: int, result: BatchResult | NotRun) -> ModelResponse:
+        """What an answer says, as far as that can be read without knowing its endpoint."""
+        if isinstance(result, NotRun) or result.status != 'succeeded':
+            return await super().outcome(lane, place, result)
+        body = provider_body(result)
+        if not isinstance(body, dict):
+            raise ModelAPIError(lane.model.model_name, 'The provider returned a body that is no object.')
+        return _response(lane, cast('dict[str, Any]', body))
+
+
+def on_endpoint(lane: Lane, endpoint: str) -> Lane:
+    """A lane for requests of an endpoint.
+
+    Raises:
+        UserError: The lane's batches take no bodies of other endpoints.
+    """
+    if not isinstance(lane, OpenAIShapedLane):
+        raise UserError(
+            f'Rows with `url` and `body` go to batch APIs of the shape of OpenAI, and {lane.info.title} is none: '
+            'give the prompts as text (`--prompt`, `--input-column`).'
+        )
+    return replace(lane, endpoint=endpoint)
+
+
+def _response(lane: Lane, body: dict[str, Any]) -> ModelResponse:
+    from pydantic_ai.usage import RequestUsage
+
+    usage = cast('dict[str, Any]', body.get('usage') or {})
+    text, finish = _said(body)
+    return ModelResponse(
+        parts=[TextPart(content=text)] if text else [],
+        usage=RequestUsage(
+            input_tokens=usage.get('prompt_tokens') or usage.get('input_tokens') or 0,
+            output_tokens=usage.get('completion_tokens') or usage.get('output_tokens') or 0,
+        ),
+        model_name=body.get('model') or lane.model.model_name,
+        provider_name=lane.model.system,
+        finish_reason=finish,
+    )
+
+
+def _said(body: dict[str, Any]) -> tuple[str, Any]:
+    """The text of a body of Chat Completions or Responses, and why it ends; nothing of another one."""
+    choices: Any = body.get('choices')
+    if isinstance(choices, list) and choices:
+        choice = cast('dict[str, Any]', choices[0])
+        message = cast('dict[str, Any]', choice.get('message') or {})
+        finish = {'length': 'length', 'content_filter': 'content_filter'}.get(str(choice.get('finish_reason')), 'stop')
+        return str(message.get('content') or ''), 'content_filter' if message.get('refusal') else finish
+    output: Any = body.get('output')
+    if not isinstance(output, list):
+        return '', None
+    parts = [
+        part
+        for item in cast('list[dict[str, Any]]', output)
+        for part in cast('list[dict[str, Any]]', item.get('content') or [])
+    ]
+    text = ''.join(str(part.get('text')) for part in parts if part.get('type') == 'output_text')
+    if any(part.get('type') == 'refusal' for part in parts):
+        return text, 'content_filter'
+    return text, 'length' if body.get('status') == 'incomplete' else 'stop'

@@ -1,0 +1,131 @@
+"""The requests of the rows of an input, each made of its row when it is asked for, so that none stands in memory."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import cast
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
+from pydantic_ai.settings import ModelSettings
+
+from pydantic_ai_batch.chunks import Requests, prepared
+from pydantic_ai_batch.journal.digests import depth_of
+from pydantic_ai_batch.lanes.base import Lane, NotRun
+
+from .base import InputRow, RowSource
+from .identity import id_of
+from .parameters import JobParameters, Parameters, resolve
+from .prompting import Prompting
+
+
+@dataclass
+class RowRequests(Requests):
+    """The requests of an input's rows."""
+
+    source: RowSource
+    id_column: str | None
+    parameters: JobParameters
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def custom_id(self, place: int) -> str:
+        """The ID of a row."""
+        return id_of(self.source[place], self.id_column)
+
+    def resolved(self, row: InputRow, row_id: str) -> Parameters:
+        """What a row's request is made with.
+
+        Raises:
+            ParameterConflict: Two places differ.
+            UserError: A value is none that its parameter takes.
+        """
+        return resolve(row.fields, row_id, self.parameters)
+
+    def endpoint(self, row: InputRow) -> str | None:
+        """The path of the API that a row names; `None` for that of its model."""
+        return None
+
+    def model(self, row: InputRow, name: str | None) -> str | None:
+        """The name of the model that a row is for, where `name` is what its parameters say."""
+        return name
+
+    @abstractmethod
+    def check(self, row: InputRow) -> None:
+        """Refuse a row that no request can be made of.
+
+        Raises:
+            UserError: None can, in words that follow the line of a row.
+        """
+
+    @abstractmethod
+    async def request(self, lane: Lane, place: int) -> BatchRequest:
+        """A row's request as the lane takes it.
+
+        Raises:
+            UserError: It cannot be made.
+        """
+
+    async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
+        """A request as the lane sends it, and how many answers its messages hold."""
+        request = await self.request(lane, place)
+        return await lane.encode(prepared(lane.model, request)), depth_of(request.messages)
+
+    async def outcome(self, lane: Lane, place: int, result: BatchResult | NotRun) -> ModelResponse:
+        """The response to a request, or whatever error it failed with."""
+        return await lane.outcome(result, await self.request(lane, place))
+
+
+@dataclass
+class PromptRequests(RowRequests):
+    """A prompt for each row, and nothing else."""
+
+    prompting: Prompting
+
+    def check(self, row: InputRow) -> None:
+        """Refuse a row without a prompt."""
+        self.prompting.messages(row)
+
+    async def request(self, lane: Lane, place: int) -> BatchRequest:
+        """A row's request."""
+        row = self.source[place]
+        row_id = id_of(row, self.id_column)
+        settings = self.resolved(row, row_id).settings
+        return BatchRequest(
+            custom_id=row_id,
+            messages=self.prompting.messages(row),
+            model_settings=cast('ModelSettings | None', settings),
+        )
+
+
+@dataclass
+class FaultyRows(Requests):
+    """Requests of which some cannot be sent, and have that for their error."""
+
+    requests: RowRequests
+    faults: dict[int, str]
+    """What is wrong with each of those, by its place."""
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def custom_id(self, place: int) -> str:
+        """The ID of a row."""
+        return self.requests.custom_id(place)
+
+    async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
+        """A request as the lane sends it.
+
+        Raises:
+            UserError: It is one of those that cannot be sent.
+        """
+        if (fault := self.faults.get(place)) is not None:
+            raise UserError(fault)
+        return await self.requests.encode(lane, place)
+
+    async def outcome(self, lane: Lane, place: int, result: BatchResult | NotRun) -> ModelResponse:
+        """The response to a request, or whatever error it failed with."""
+        return await self.requests.outcome(lane, place, result)

@@ -1,0 +1,76 @@
+"""Opens a run over rows: looks at all of them, and goes on with what an earlier process left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pydantic_ai_batch.clock import Clock
+from pydantic_ai_batch.events import Listener
+from pydantic_ai_batch.journal import Journal
+from pydantic_ai_batch.lanes.base import Lane
+from pydantic_ai_batch.settings import BatchSettings
+
+from .agent_requests import AgentRequests
+from .base import RowSource
+from .guards import Guards
+from .job import RowJob, refuse_changes
+from .kept_results import KeptResults
+from .problems import Problem, problems_error
+from .row_run import RowRun
+
+
+@asynccontextmanager
+async def opened_run(
+    job: RowJob,
+    source: RowSource,
+    settings: BatchSettings,
+    clock: Clock,
+    journal: Journal | None = None,
+    listener: Listener | None = None,
+    guards: Guards | None = None,
+) -> AsyncGenerator[RowRun]:
+    """A run that is ready to be sent.
+
+    Raises:
+        InputProblems: Something is wrong with rows. Nothing was sent.
+        RunChanged: The journal has another run. Nothing was sent.
+        UserError: Something else is wrong. Nothing was sent.
+    """
+    unreadable = [problem for problem in source.read() if problem.place is None]
+    if unreadable:
+        raise _all_problems(source, unreadable)
+    requests = job.requests(source, settings, journal, clock)
+
+    def ask(lane: Lane) -> Lane:
+        return lane.ask(settings.window)
+
+    prepared = await job.prepare(source, requests, ask)
+    kept = KeptResults(Path(os.fspath(journal.path)) if journal is not None else None)
+    try:
+        spec = job.spec(source)
+        before = await kept.begin(spec)
+        if before is not None and journal is not None:
+            refuse_changes(os.fspath(journal.path), before, spec)
+        finish = requests.finish if isinstance(requests, AgentRequests) else None
+        run = RowRun(
+            prepared,
+            kept,
+            job.outputs,
+            settings,
+            clock,
+            journal=journal,
+            listener=listener,
+            guards=guards,
+            finish=finish,
+        )
+        await run.load()
+        yield run
+    finally:
+        kept.close()
+
+
+def _all_problems(source: RowSource, problems: list[Problem]) -> Exception:
+    return problems_error(source, problems)

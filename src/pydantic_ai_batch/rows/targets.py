@@ -1,0 +1,63 @@
+"""Which model each row is for: that of the job, or one that the row names itself."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model
+
+from pydantic_ai_batch.lanes.base import Lane
+from pydantic_ai_batch.named_model import lane_of_model
+
+from .raw_requests import on_endpoint
+
+
+@dataclass
+class Targets:
+    """The lanes of the rows of an input, each made once."""
+
+    model: Model | str | None
+    """The model of the job, or its name; `None` if each row names its own."""
+
+    ask: Callable[[Lane], Lane]
+    """Makes settings of the job known to a lane, such as the window."""
+
+    lanes: list[Lane] = field(default_factory=list[Lane])
+    """Those of the rows, in the order of their first row."""
+
+    names: list[str] = field(default_factory=list[str])
+    """The names of their models as they were given."""
+
+    of_row: array[int] = field(default_factory=lambda: array('H'))
+    """Which of them each row is for."""
+
+    _known: dict[tuple[str | None, str | None], int] = field(default_factory=dict[tuple[str | None, str | None], int])
+
+    def add(self, name: str | None, endpoint: str | None = None) -> Lane:
+        """Note what the next row is for, and return its lane.
+
+        Args:
+            name: The name of the model, as resolved of the row and the job.
+            endpoint: The path of the API, if the row names one.
+
+        Raises:
+            UserError: Nothing names a model, or it is none.
+            NoBatchLane: It cannot be batched.
+        """
+        if (place := self._known.get((name, endpoint))) is None:
+            asked = self.model if isinstance(self.model, Model) else name
+            if asked is None:
+                raise UserError('it names no model, and the job does not either: give one (`model`, `--model`)')
+            lane = self.ask(lane_of_model(asked))
+            place = self._known[name, endpoint] = len(self.lanes)
+            self.lanes.append(lane if endpoint is None else on_endpoint(lane, endpoint))
+            self.names.append(asked if isinstance(asked, str) else asked.model_id)
+        self.of_row.append(place)
+        return self.lanes[place]
+
+    def places(self, target: int) -> list[int]:
+        """The rows that are for one of the lanes."""
+        return [place for place, of in enumerate(self.of_row) if of == target]
