@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
@@ -28,8 +26,7 @@ from .exceptions import CreateUnsettled, ResultIntegrityError, brief
 from .lanes import Lane, lane_for
 from .lanes.base import WIRE_ID_WIDTH, NotCreated, Payload, Stray, is_run
 from .policy import create_outcome
-
-T = TypeVar('T')
+from .sync import run_apart
 
 _READ_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Seconds after which the results of a batch are read again that may not be all there yet."""
@@ -196,7 +193,7 @@ class BatchApiModel(WrapperModel):
         if isinstance(codec := self.lane.codec, NativeCodec):
             return codec.read(self.wrapped, result, request)
         # An answer is played back to the model, which is asynchronous, and whoever asks may be inside an event loop.
-        return _replaying().run(self.lane.decode(result, request))
+        return run_apart(self.lane.decode(result, request))
 
     def _batch_unlisted_status(self, batch: Batch) -> Any:
         """What the end of a batch means for a request that its results do not list; the framework looks it up."""
@@ -226,19 +223,3 @@ def _check(lane: Lane, requests: Sequence[EncodedBatchRequest]) -> None:
     size = sum(lane.request_size(request.body.encode('utf-8', 'surrogatepass')) for request in requests)
     if size > lane.max_bytes:
         raise UserError(f'A batch of {lane.info.title} has at most {lane.max_bytes:,} bytes, and not {size:,}.')
-
-
-class _LoopThread:
-    """An event loop in a thread of its own, for what is asynchronous and asked for from code that is not."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name='pydantic-ai-batch replay', daemon=True).start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-@cache
-def _replaying() -> _LoopThread:
-    return _LoopThread()

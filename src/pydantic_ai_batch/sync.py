@@ -1,4 +1,4 @@
-"""Runs a coroutine to its end from code without an event loop, as the `_sync` functions do, and finds a running one."""
+"""Runs a coroutine to its end from code that is not asynchronous, and finds a running event loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Coroutine
+from functools import cache
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -91,4 +92,19 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     if loop is None or loop.is_closed():
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
+    return loop
+
+
+def run_apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on an event loop in a thread of its own, whether or not one is running on this thread.
+
+    It is for what asks no provider, such as encoding a request: this thread waits meanwhile.
+    """
+    return asyncio.run_coroutine_threadsafe(work, _loop_apart()).result()
+
+
+@cache
+def _loop_apart() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name='pydantic-ai-batch apart', daemon=True).start()
     return loop
