@@ -21,6 +21,7 @@ from typing import Any, ClassVar, cast
 from urllib.parse import unquote
 
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
@@ -91,16 +92,25 @@ _ERRORS = {
 }
 """What the error of a live request is called, by its status."""
 
-_PASSING_WORDS = {
-    'throttl': 429,
+_PASSING_PHRASES = {
+    'throttlingexception': 429,
     'too many requests': 429,
-    'timed out': 408,
-    'unavailable': 503,
-    'internal': 500,
-    'unexpected': 500,
-    'try again': 500,
+    'rate exceeded': 429,
+    'number of requests exceeds the limit': 429,
+    'modeltimeoutexception': 408,
+    'request took too long to process': 408,
+    'serviceunavailableexception': 503,
+    "service isn't currently available": 503,
+    'service unavailable': 503,
+    'internalserverexception': 500,
+    'internal server error': 500,
+    'system encountered an unexpected error': 500,
 }
-"""What is in the messages of failures that pass, with the status that a live request would get [guess]."""
+"""What is in the messages of failures that pass, with the status that a live request would get [guess].
+
+These are the names and the words that AWS has for such errors elsewhere, and whole ones: a single word may be about the
+file, which is as wrong the next time.
+"""
 
 _TOO_FEW = ('minimum', 'at least', 'fewer', 'less than')
 """What is in a message about records if there are too few of them in a job [guess]."""
@@ -265,6 +275,15 @@ class BedrockLane(Lane):
             )
         return encoded
 
+    async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """Decode a result as the model would read it live, or raise the error, with what can be done about it."""
+        try:
+            return await super().decode(result, request)
+        except ModelHTTPError as error:
+            if not _is_too_few(str(error_object(error.body).get('message') or '')):
+                raise
+            raise self._hinted(error, _MORE) from error.__cause__
+
     async def _aws(self) -> AWS:
         return AWS(await services_of(self.model), self.model.model_name)
 
@@ -308,13 +327,14 @@ class BedrockLane(Lane):
         said = error_object(error.body)
         message = str(said.get('message') or '')
         if _is_too_few(message):
-            hint, status_code = _MORE, error.status_code
-        elif said.get('code') == 'ServiceQuotaExceededException' and not _is_about_the_file(message):
+            return self._hinted(error, _MORE)
+        if said.get('code') == 'ServiceQuotaExceededException' and not _is_about_the_file(message):
             # Of jobs at a time, which there will be fewer of. AWS answers a 400, and says to come again later.
-            hint, status_code = None, 429
-        else:
-            return error
-        return http_error(self.model.model_name, status_code, error.body, headers=error.headers, hint=hint)
+            return http_error(self.model.model_name, 429, error.body, headers=error.headers)
+        return error
+
+    def _hinted(self, error: ModelHTTPError, hint: str) -> ModelHTTPError:
+        return http_error(self.model.model_name, error.status_code, error.body, headers=error.headers, hint=hint)
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
         """Know the input file by its key, which is made of the tag."""
@@ -419,9 +439,9 @@ class BedrockLane(Lane):
         if not isinstance(message, str) or not message:
             return None
         # Whether a request is right is not looked at before it is run: what a job fails for is the matter of all.
-        status_code = status_in(message.lower(), _PASSING_WORDS) or 400
+        status_code = status_in(message.lower(), _PASSING_PHRASES) or 400
         if _is_too_few(message):
-            status_code, message = 400, f'{message} {_MORE}'
+            status_code = 400
         return _errored(custom_id, status_code, {'message': message})
 
     async def cancel(self, batch: Batch) -> Batch:

@@ -74,16 +74,19 @@ _STATUSES: Mapping[str, JobStatus] = {
     'CANCELLED': 'canceled',
 }
 
-_PASSING_WORDS = {
+_PASSING_PHRASES = {
     'rate limit': 429,
-    'too many': 429,
-    'timeout': 408,
+    'too many requests': 429,
     'timed out': 408,
-    'unavailable': 503,
-    'internal': 500,
-    'server error': 500,
+    'request timeout': 408,
+    'service unavailable': 503,
+    'temporarily unavailable': 503,
+    'internal server error': 500,
 }
-"""What is in the messages of errors that pass, with the status that a live request would get [guess]."""
+"""What is in the messages of errors that pass, with the status that a live request would get [guess].
+
+Whole phrases, as a single word may be about a request, which is as wrong the next time.
+"""
 
 _TIMEOUT = 300.0
 """How long a call may stand still, in seconds, where the client does not say: as long as the SDK lets it."""
@@ -269,7 +272,7 @@ class MistralLane(ClientLane):
         errors = list_of_objects((batch.provider_details or {}).get('errors'))
         if not errors:
             return None
-        status_code = status_in(str(errors[0].get('message')).lower(), _PASSING_WORDS) or 400
+        status_code = status_in(str(errors[0].get('message')).lower(), _PASSING_PHRASES) or 400
         message = '; '.join(str(error.get('message')) for error in errors)
         failed = BatchResult(
             custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'message': message})
