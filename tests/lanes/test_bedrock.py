@@ -974,6 +974,16 @@ async def test_a_page_that_says_nothing_proves_nothing(page: Any, lane: Lane, re
     assert await lane.find(Sought(TAG, GROUP), since=CREATED) == []
 
 
+async def test_a_job_that_shows_no_name_may_be_the_one(lane: Lane, replies: Replies):
+    nameless = job_object(jobArn=ARN.replace('abc', 'xyz'))
+    del nameless['jobName']
+    replies.say({'invocationJobSummaries': [nameless]})
+    with pytest.raises(ListingIncomplete, match='without names'):
+        await lane.find(Sought(TAG, GROUP), since=CREATED)
+    replies.say({'invocationJobSummaries': [nameless], 'nextToken': 'n'}, {'invocationJobSummaries': [job_object()]})
+    assert [batch.id for batch in await lane.find(Sought(TAG, GROUP), since=CREATED)] == [ARN]
+
+
 async def test_a_listing_without_end_proves_nothing(lane: Lane, replies: Replies, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bedrock, '_MAX_PAGES', 3)
     replies.say({'invocationJobSummaries': [], 'nextToken': 'again'})

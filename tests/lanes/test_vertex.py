@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -292,8 +293,12 @@ class Renewed(AnyCredentials):
 
 
 class Revoked(Renewed):
+    def __init__(self, email: str, error: Exception) -> None:
+        super().__init__(email)
+        self.error = error
+
     def refresh(self, request: Any) -> None:
-        raise auth_errors.RefreshError('revoked')
+        raise self.error
 
 
 async def test_a_batch_outlives_the_token_that_it_was_made_with(server: Server):
@@ -328,14 +333,44 @@ async def test_requests_of_others_share_no_batch(server: Server, monkeypatch: py
     assert not [group for group in groups if 'me@project' in group]
 
 
-async def test_credentials_that_cannot_be_renewed_send_nothing(server: Server):
-    client = client_over(server, Revoked('me@project'))
+@pytest.mark.parametrize(
+    'error', [auth_errors.RefreshError('revoked'), OSError('revoked'), ValueError('revoked'), RuntimeError('revoked')]
+)
+async def test_credentials_that_cannot_be_renewed_send_nothing(error: Exception, server: Server):
+    client = client_over(server, Revoked('me@project', error))
     with pytest.raises(ModelConnectionError, match='could not be renewed: revoked') as raised:
         await lane_for(model_with(client)).status(handle())
     # So a create may be tried again.
     assert raised.value.phase == 'connect'
     assert server.calls == []
     await client.aio.aclose()
+
+
+@pytest.mark.parametrize('content', ['{', '[]', '{"type":"authorized_user"}'])
+async def test_credentials_that_cannot_be_read_are_the_callers_to_mend(
+    content: str, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    file = tmp_path / 'credentials.json'
+    file.write_text(content)
+    monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(file))
+    client = client_over(server)
+    client._api_client._credentials = None
+    with pytest.raises(UserError, match='credentials for Google Cloud'):
+        await lane_for(model_with(client)).status(handle())
+    assert server.calls == []
+    await client.aio.aclose()
+
+
+def test_a_name_without_a_project_says_where_it_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    file = tmp_path / 'credentials.json'
+    file.write_text('{"type":"authorized_user","client_id":"a","client_secret":"b","refresh_token":"c"}')
+    monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(file))
+    monkeypatch.setenv('PATH', str(tmp_path))
+    monkeypatch.setenv('NO_GCE_CHECK', 'true')
+    for name in ('GOOGLE_API_KEY', 'GEMINI_API_KEY', 'GOOGLE_CLOUD_PROJECT', 'GCLOUD_PROJECT'):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match='`GOOGLE_CLOUD_PROJECT`'):
+        lane_for('vertex:gemini-2.5-flash')
 
 
 def test_a_name_without_credentials_says_where_they_are_looked_for(monkeypatch: pytest.MonkeyPatch):
@@ -495,7 +530,7 @@ async def test_a_listing_that_is_none_proves_nothing(lane: Lane, server: Server)
             await lane.find(sought, since=CREATED)
     server.replies({'batchPredictionJobs': [job_object(displayName='pab-other')], 'nextPageToken': 'more'}, {})
     assert await lane.find(sought, since=CREATED) == []
-    server.replies({'batchPredictionJobs': [job_object()]})
+    server.replies({'batchPredictionJobs': [{'name': f'{JOB}7'}, job_object()]})
     assert [batch.id for batch in await lane.find(sought, since=CREATED)] == [JOB]
     assert server.calls[-1].url.params['filter'] == f'display_name="pab-{TAG}"'
 

@@ -564,6 +564,15 @@ async def test_a_page_that_says_nothing_proves_nothing(page: Any, lane: Lane, se
         await lane.find(Sought(TAG, GROUP, 3), since=CREATED)
 
 
+async def test_a_batch_that_shows_no_name_may_be_the_one(lane: Lane, server: Server):
+    nameless = batch_object(batch_id='other', name=None)
+    server.replies({'batches': [nameless], 'pagination_token': None})
+    with pytest.raises(ListingIncomplete, match='without names'):
+        await lane.find(Sought(TAG, GROUP, 3), since=CREATED)
+    server.replies({'batches': [nameless, batch_object()], 'pagination_token': None})
+    assert [batch.id for batch in await lane.find(Sought(TAG, GROUP, 3), since=CREATED)] == [ID]
+
+
 async def test_a_listing_without_end_proves_nothing(lane: Lane, server: Server):
     server.replies({'batches': [], 'pagination_token': 'more'})
     with pytest.raises(ListingIncomplete, match='100 pages deep'):

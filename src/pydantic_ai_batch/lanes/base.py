@@ -9,12 +9,12 @@ import secrets
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import IO, Any, ClassVar, Literal, Self, TypeGuard, cast
+from typing import IO, Any, ClassVar, Literal, Self, TypeGuard, TypeVar, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
@@ -27,6 +27,8 @@ from pydantic_ai_batch.exceptions import ResultIntegrityError
 from pydantic_ai_batch.statuses import TERMINAL, JobStatus
 
 from .lines import Stray, list_of_objects
+
+T = TypeVar('T')
 
 _log = logging.getLogger('pydantic_ai_batch')
 _unknown_statuses: set[tuple[str, str]] = set()
@@ -260,6 +262,19 @@ def listed_batches(data: Any, *, key: str = 'id') -> list[dict[str, Any]]:
     if not all(isinstance(item.get(key), str) and item[key] for item in items):
         raise ListingIncomplete('The provider listed batches without IDs.')
     return items
+
+
+def called(name: str, listed: Iterable[tuple[Any, T]]) -> list[T]:
+    """The batches of a whole listing that have a name, of those that are listed with theirs.
+
+    Raises:
+        ListingIncomplete: None has, and one does not show its name, so that it may be the one.
+    """
+    listed = list(listed)
+    found = [batch for shown, batch in listed if shown == name]
+    if not found and not all(isinstance(shown, str) for shown, _ in listed):
+        raise ListingIncomplete('The provider listed batches without names.')
+    return found
 
 
 class Undecided(Exception):

@@ -41,6 +41,7 @@ from .base import (
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     listed_batches,
 )
@@ -359,10 +360,9 @@ class BedrockLane(Lane):
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for jobs of the name that the payload's was ordered with."""
         name = file_name(payload.tag)
-        found: dict[str, Batch] = {}
         async with aclosing(self._pages(nameContains=name, submitTimeAfter=since)) as pages:
-            async for jobs in pages:
-                found |= {job['jobArn']: self._batch(job, payload) for job in jobs if job.get('jobName') == name}
+            listed = [(job.get('jobName'), job) async for jobs in pages for job in jobs]
+        found = {job['jobArn']: self._batch(job, payload) for job in called(name, listed)}
         return sorted(found.values(), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:

@@ -35,6 +35,7 @@ from .base import (
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     listed_batches,
 )
@@ -279,19 +280,17 @@ class GoogleLane(ClientLane):
 
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag in their display name, newest first."""
-        found: list[Mapping[str, Any]] = []
+        listed: list[tuple[Any, Mapping[str, Any]]] = []
         async with aclosing(self._pages()) as pages:
             async for jobs in pages:
-                names = [object_in(job, 'metadata').get('displayName') for job in jobs]
-                if not all(isinstance(name, str) for name in names):
-                    raise ListingIncomplete('The provider listed batches without names.')
-                found += [job for job, name in zip(jobs, names, strict=True) if name == file_name(payload.tag)]
+                listed += [(object_in(job, 'metadata').get('displayName'), job) for job in jobs]
                 oldest = parse_time(object_in(jobs[-1], 'metadata').get('createTime')) if jobs else None
                 if oldest is not None and oldest < since:
                     break
         stub = self._stub(payload.group, since, payload.count)
         if 'input_file' in payload.receipt:
             stub = replace(stub, provider_details={'input_file': payload.receipt['input_file']})
+        found = called(file_name(payload.tag), listed)
         return sorted((self._batch(job, stub) for job in found), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:

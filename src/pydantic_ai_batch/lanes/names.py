@@ -74,6 +74,11 @@ def _vertex(name: str) -> Model:
             'There are no credentials for Google Cloud: set the environment variable `GOOGLE_APPLICATION_CREDENTIALS` '
             'to the file of a service account, or run `gcloud auth application-default login`.'
         ) from error
+    except ValueError as error:
+        # Of credentials that are of no project by themselves.
+        raise UserError(
+            f'There is no project for Google Cloud: {error} Set the environment variable `GOOGLE_CLOUD_PROJECT`.'
+        ) from error
 
 
 _OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(

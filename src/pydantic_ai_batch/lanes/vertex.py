@@ -42,6 +42,7 @@ from .base import (
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     listed_batches,
 )
@@ -191,16 +192,25 @@ async def _token(model_name: str, api: Any) -> str:
     """A token for the next call.
 
     Raises:
-        UserError: There are no credentials.
+        UserError: There are no credentials, or they cannot be read.
         ModelConnectionError: They could not be renewed, so that nothing was sent.
     """
     from google.auth import exceptions
 
+    held = api._credentials is not None
     try:
         return await api._async_access_token()
+    except (ModelAPIError, UserError):
+        raise
     except exceptions.DefaultCredentialsError as error:
         raise UserError(f'There are no credentials for Google Cloud: {error}') from error
-    except (exceptions.GoogleAuthError, OSError) as error:
+    except Exception as error:
+        # Beside its own errors, the library raises plain ones for a file or a reply that it cannot read.
+        if not held and not isinstance(error, exceptions.GoogleAuthError | OSError):
+            raise UserError(
+                f'The credentials for Google Cloud cannot be read: {error} Set `GOOGLE_APPLICATION_CREDENTIALS` to a '
+                'file that is whole, or run `gcloud auth application-default login`.'
+            ) from error
         raise ModelConnectionError(
             model_name, f'The credentials for Google Cloud could not be renewed: {error}', phase='connect'
         ) from error
@@ -350,14 +360,9 @@ class VertexLane(ClientLane):
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for jobs with the payload's tag in their display name."""
         name = file_name(payload.tag)
-        found: dict[str, Batch] = {}
         async with aclosing(self._pages(filter=f'display_name="{name}"')) as pages:
-            async for jobs in pages:
-                for job in jobs:
-                    if not isinstance(job.get('displayName'), str):
-                        raise ListingIncomplete('The provider listed batches without names.')
-                    if job['displayName'] == name:
-                        found[job['name']] = self._batch(job, payload)
+            listed = [(job.get('displayName'), job) async for jobs in pages for job in jobs]
+        found = {job['name']: self._batch(job, payload) for job in called(name, listed)}
         return sorted(found.values(), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:

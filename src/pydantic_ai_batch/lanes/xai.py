@@ -48,6 +48,7 @@ from .base import (
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     fits_path,
     listed_batches,
@@ -292,9 +293,8 @@ class XAILane(OpenAIClientLane):
             return await self._made_whole(payload)
         name = file_name(payload.tag)
         # All pages are read, as the order of the listing is not stated.
-        named = {
-            item['batch_id']: await self._with_counts(item) async for item in self._listed() if item.get('name') == name
-        }
+        listed = [(item.get('name'), item) async for item in self._listed()]
+        named = {item['batch_id']: await self._with_counts(item) for item in called(name, listed)}
         filled = [item for item in named.values() if _counts(item).get('num_requests')]
         empty = [item for item in named.values() if item not in filled and not item.get('cancel_time')]
         if isinstance(payload, Payload):
