@@ -33,6 +33,7 @@ from pydantic_ai.exceptions import (
     ModelConnectionError,
     ModelContextWindowExceededError,
     ModelHTTPError,
+    ModelNotFoundError,
     ModelRequestRejectedError,
     ModelTimeoutError,
     UserError,
@@ -789,6 +790,21 @@ async def test_a_create_whose_call_is_given_up_meanwhile_is_seen_through_and_its
         await call
     assert (fake.bedrock.count('create'), fake.bedrock.count('cancel')) == (1, 1)
     assert fake.bedrock.billed == []
+
+
+@pytest.mark.parametrize('status', [403, 404])
+async def test_a_bucket_that_is_not_there_or_not_allowed_is_named_with_its_variable(
+    status: int, fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('upload', 'http', status=status)
+    [error] = await run(clock, model, ['row'])
+    fake.bedrock.inject('download', 'http', status=status, times=None)
+    [unread] = await run(clock, model, ['row'])
+    for raised in (error, unread):
+        assert isinstance(raised, ModelHTTPError)
+        assert not isinstance(raised, ModelNotFoundError)
+        assert "'test-batches'" in str(raised)
+        assert '`AWS_BEDROCK_BATCH_S3_URI`' in str(raised)
 
 
 # Quotas

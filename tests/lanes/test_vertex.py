@@ -21,6 +21,8 @@ from pydantic_ai import Agent, ModelRequest
 from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelConnectionError,
+    ModelHTTPError,
+    ModelNotFoundError,
     ModelRateLimitError,
     ModelRequestRejectedError,
     ModelServerError,
@@ -178,6 +180,22 @@ async def test_a_failed_upload_is_no_create_and_an_upload_that_went_well_is_not_
         server.answer = lambda request: httpx2.Response(200, json=job_object())
         await lane.create(payload)
     assert ['upload' in str(call.url) for call in server.calls] == [True, True, False, False]
+
+
+@pytest.mark.parametrize('status', [403, 404])
+async def test_a_bucket_that_is_not_there_or_not_allowed_is_named_with_its_variable(
+    status: int, vertex: Callable[..., GoogleModel], clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        fake.vertex.inject('upload', 'http', status=status)
+        [error] = await clock.run(model_request_batch(vertex(fake), requests_of(['a']), clock=clock))
+        fake.vertex.inject('download', 'http', status=status, times=None)
+        [unread] = await clock.run(model_request_batch(vertex(fake), requests_of(['a']), clock=clock))
+    for raised in (error, unread):
+        assert isinstance(raised, ModelHTTPError)
+        assert not isinstance(raised, ModelNotFoundError)
+        assert "'test-bucket'" in str(raised)
+        assert '`GOOGLE_CLOUD_BATCH_GCS_URI`' in str(raised)
 
 
 @pytest.mark.parametrize('uri', ['', 'bucket/folder', 's3://bucket/folder', 'gs://'])

@@ -286,7 +286,7 @@ class BedrockLane(Lane):
             raise self._hinted(error, _MORE) from error.__cause__
 
     async def _aws(self) -> AWS:
-        return AWS(await services_of(self.model), self.model.model_name)
+        return AWS(await services_of(self.model), self.model.model_name, PLACE_VARIABLE)
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of the input file."""

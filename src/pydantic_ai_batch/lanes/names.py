@@ -81,9 +81,22 @@ def _vertex(name: str) -> Model:
         ) from error
 
 
+def _bedrock(name: str) -> Model:
+    try:
+        return infer_model(f'bedrock:{name}')
+    except UserError as error:
+        if type(error.__cause__).__name__ != 'NoRegionError':
+            raise
+        raise UserError(
+            'There is no region for Amazon Bedrock: set the environment variable `AWS_DEFAULT_REGION`, as to '
+            '`us-east-1`, or `AWS_PROFILE` to a profile that has one.'
+        ) from error
+
+
 _OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(
     {
         'azure-responses': _azure_responses,
+        'bedrock': _bedrock,
         'deepinfra': _deepinfra,
         'vertex': _vertex,
         'xai': _xai,
@@ -114,12 +127,13 @@ def model_named(name: str) -> Model:
     if not colon:
         return infer_model(name)
     known = canonical(prefix)
-    if (make := _OF_OURS.get(known)) is not None:
-        if not rest:
-            raise UserError(f'The name of a model comes after the colon in {name!r}.')
-        return make(rest)
-    # The framework knows its own prefixes, which are more than the lanes.
+    make = _OF_OURS.get(known)
+    if make is not None and not rest:
+        raise UserError(f'The name of a model comes after the colon in {name!r}.')
     try:
+        if make is not None:
+            return make(rest)
+        # The framework knows its own prefixes, which are more than the lanes.
         return infer_model(f'{ALIASES[prefix.lower()]}:{rest}' if prefix.lower() in ALIASES else name)
     except ImportError as error:
         if (extra := _EXTRAS.get(known)) is None:

@@ -270,7 +270,8 @@ class VertexLane(ClientLane):
             # What the user's client adds to its calls is for where those go.
             headers |= cast('Mapping[str, str]', options.headers or {})
         timeout = _TIMEOUT if options.timeout is None else options.timeout / 1000
-        return HTTP(api._async_httpx_client, f'{base_url.rstrip("/")}/', headers, name, timeout)
+        bucket_variable = STORAGE_VARIABLE if storage else None
+        return HTTP(api._async_httpx_client, f'{base_url.rstrip("/")}/', headers, name, timeout, bucket_variable)
 
     @property
     def _jobs(self) -> str:
