@@ -609,6 +609,7 @@ async def test_a_history_of_a_profile_is_collected_without_naming_it_again(
 async def test_every_call_is_sent_once(call: str, status: int, lane: Any, replies: Replies):
     replies.say((status, b''))
     with filled(lane, b'{}') as payload:
+        payload.group = await lane.identity()
         if call in ('discard', 'clean_up'):
             await _called(call, lane, payload)
         else:
@@ -768,6 +769,30 @@ async def test_a_job_of_a_process_that_ended_is_found_by_the_next(
     assert await clock.run(way(model, ROWS, path, clock)) == ANSWERS
     assert fake.bedrock.count('create') == 1
     assert billed(fake) == Counter(ROWS)
+
+
+async def test_a_file_is_known_again_only_by_the_place_that_it_went_to(
+    lane: Lane, replies: Replies, monkeypatch: pytest.MonkeyPatch
+):
+    group, source = await lane.identity(), f's3://test-batches/batches/{NAME}.jsonl'
+    same = Sought(TAG, group)
+    await lane.recall(same, since=CREATED)
+    assert same.receipt == {'input': source}
+    monkeypatch.setenv('AWS_BEDROCK_BATCH_S3_URI', 's3://others-batches')
+    moved = Sought(TAG, group)
+    await lane.recall(moved, since=CREATED)
+    await lane.discard(moved)
+    assert (moved.receipt, replies.calls) == ({}, [])
+    replies.say({'invocationJobSummaries': [job_object()]})
+    [batch] = await lane.find(moved, since=CREATED)
+    assert (batch.provider_details or {})['input'] == source
+
+
+async def test_a_file_that_was_not_written_for_the_job_alone_is_not_deleted(lane: Lane, replies: Replies):
+    shared = {'s3InputDataConfig': {'s3Uri': 's3://test-batches/everyones.jsonl'}}
+    replies.say({'invocationJobSummaries': [job_object(inputDataConfig=shared)]})
+    [batch] = await lane.find(Sought(TAG, GROUP), since=CREATED)
+    assert 'input' not in (batch.provider_details or {})
 
 
 async def test_a_create_whose_call_is_given_up_meanwhile_is_seen_through_and_its_job_stopped(

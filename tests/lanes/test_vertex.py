@@ -553,6 +553,25 @@ async def test_a_listing_that_is_none_proves_nothing(lane: Lane, server: Server)
     assert server.calls[-1].url.params['filter'] == f'display_name="pab-{TAG}"'
 
 
+async def test_a_file_is_known_again_only_by_the_place_that_it_went_to(
+    lane: Lane, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    group, source = await lane.identity(), f'{PLACE}/pab-{TAG}.jsonl'
+    same = Sought(TAG, group)
+    await lane.recall(same, since=CREATED)
+    assert same.receipt == {'input_file': source}
+    monkeypatch.setenv('GOOGLE_CLOUD_BATCH_GCS_URI', 'gs://others-bucket')
+    moved = Sought(TAG, group)
+    await lane.recall(moved, since=CREATED)
+    await lane.discard(moved)
+    assert (moved.receipt, server.calls) == ({}, [])
+    for uris, known in (([source], source), (['gs://bucket/everyones.jsonl', None], None), (None, None)):
+        sought = Sought(TAG, group)
+        server.replies({'batchPredictionJobs': [job_object(inputConfig={'gcsSource': {'uris': uris}})]})
+        [batch] = await lane.find(sought, since=CREATED)
+        assert (batch.provider_details or {}).get('input_file') == known
+
+
 async def test_agents_with_tools_go_through_it_and_each_answer_says_that_it_was_batched(
     vertex: Callable[..., GoogleModel], clock: ManualClock
 ):

@@ -338,8 +338,9 @@ class BedrockLane(Lane):
         return http_error(self.model.model_name, error.status_code, error.body, headers=error.headers, hint=hint)
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
-        """Know the input file by its key, which is made of the tag."""
-        payload.receipt.setdefault('input', str(_configured().input_of(payload.tag)))
+        """Know the input file by its key, which is made of the tag, if the place is still the one that it went to."""
+        if compat.same_credential(payload.group, await self.identity()):
+            payload.receipt.setdefault('input', str(_configured().input_of(payload.tag)))
 
     async def discard(self, payload: Sought) -> None:
         """Delete the input file that no job was made of."""
@@ -362,7 +363,13 @@ class BedrockLane(Lane):
         name = file_name(payload.tag)
         async with aclosing(self._pages(nameContains=name, submitTimeAfter=since)) as pages:
             listed = [(job.get('jobName'), job) async for jobs in pages for job in jobs]
-        found = {job['jobArn']: self._batch(job, payload) for job in called(name, listed)}
+        jobs = called(name, listed)
+        for job in jobs:
+            # The place may be another one by now: what the job reads was written for it alone, as its name tells.
+            source = as_object(as_object(job.get('inputDataConfig')).get('s3InputDataConfig')).get('s3Uri')
+            if isinstance(source, str) and source.endswith(f'/{name}.jsonl'):
+                payload.receipt['input'] = source
+        found = {job['jobArn']: self._batch(job, payload) for job in jobs}
         return sorted(found.values(), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:

@@ -42,6 +42,7 @@ from .credentials import OF_TRANSPORT, ClientLane, group_key
 from .errors import said_of, status_in, unreadable
 from .http import HTTP
 from .lines import (
+    as_list,
     damaged,
     dump_json,
     list_of_objects,
@@ -242,7 +243,7 @@ class MistralLane(ClientLane):
         check_allow_model_requests()
         job = await self.http.call('GET', f'{_JOBS}/{_id(batch.id)}')
         updated = self._batch({**job, 'id': batch.id}, batch)
-        if updated.status == 'ended' and (outputs := _list(job.get('outputs'))):
+        if updated.status == 'ended' and (outputs := as_list(job.get('outputs'))):
             self._outputs[batch.id] = outputs
         return updated
 
@@ -255,7 +256,7 @@ class MistralLane(ClientLane):
         answers: int = object_in(details, 'request_counts').get('completed', 0)
         if answers and not outputs and not files[0]:
             job = await self.http.call('GET', f'{_JOBS}/{_id(batch.id)}', params={'inline': 'true'})
-            outputs = _list(job.get('outputs'))
+            outputs = as_list(job.get('outputs'))
         if outputs and (len(outputs) >= answers or not files[0]):
             # The output file holds the same.
             files = files[1:]
@@ -423,10 +424,6 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(',', ':')).encode()
 
 
-def _list(value: Any) -> list[Any]:
-    return cast('list[Any]', value) if isinstance(value, list) else []
-
-
 def _id(text: str) -> str:
     return path_id(text, 'a Mistral batch or file')
 
@@ -435,7 +432,7 @@ def _is_of(job: Mapping[str, Any], payload: Sought) -> bool:
     if object_in(job, 'metadata').get(TAG_KEY) == payload.tag:
         return True
     # The file was uploaded for this payload alone.
-    return (file_id := payload.receipt.get('input_file')) is not None and file_id in _list(job.get('input_files'))
+    return (file_id := payload.receipt.get('input_file')) is not None and file_id in as_list(job.get('input_files'))
 
 
 def _counts(job: Mapping[str, Any]) -> dict[str, int]:

@@ -51,6 +51,7 @@ from .errors import RPC_STATUSES, status_in, unreadable
 from .gemini import STATES, because_of, check_answer, state_of
 from .http import HTTP
 from .lines import (
+    as_list,
     as_object,
     chunks_of,
     damaged,
@@ -337,8 +338,9 @@ class VertexLane(ClientLane):
         payload.receipt['input_file'] = uri
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
-        """Know the input file by its name, which is made of the tag."""
-        payload.receipt.setdefault('input_file', f'{storage_uri()}/{file_name(payload.tag)}.jsonl')
+        """Know the input file by its name, which is made of the tag, if the place is still the one that it went to."""
+        if compat.same_credential(payload.group, await self.identity()):
+            payload.receipt.setdefault('input_file', f'{storage_uri()}/{file_name(payload.tag)}.jsonl')
 
     async def discard(self, payload: Sought) -> None:
         """Delete the input file that no job was made of."""
@@ -363,7 +365,13 @@ class VertexLane(ClientLane):
         name = file_name(payload.tag)
         async with aclosing(self._pages(filter=f'display_name="{name}"')) as pages:
             listed = [(job.get('displayName'), job) async for jobs in pages for job in jobs]
-        found = {job['name']: self._batch(job, payload) for job in called(name, listed)}
+        jobs = called(name, listed)
+        for job in jobs:
+            # The place may be another one by now: what the job reads was written for it alone, as its name tells.
+            for uri in as_list(object_in(object_in(job, 'inputConfig'), 'gcsSource').get('uris')):
+                if isinstance(uri, str) and _URI.fullmatch(uri) and uri.endswith(f'/{name}.jsonl'):
+                    payload.receipt['input_file'] = uri
+        found = {job['name']: self._batch(job, payload) for job in jobs}
         return sorted(found.values(), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:
