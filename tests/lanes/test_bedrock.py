@@ -47,6 +47,7 @@ from pydantic_ai.providers.bedrock import BedrockProvider
 from pydantic_ai.settings import ModelSettings
 
 from pydantic_ai_batch import BatchModelRequests, Lane, compat, lane_for, list_batches, model_request_batch
+from pydantic_ai_batch.exceptions import CreateUnsettled
 from pydantic_ai_batch.lanes import aws, base, bedrock
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Sought, Stray
 from pydantic_ai_batch.testing import FakeError, FakeProviders, ManualClock
@@ -648,6 +649,60 @@ async def test_a_create_that_is_sent_again_makes_one_job(fake: FakeProviders, mo
     assert billed(fake) == Counter(ROWS)
 
 
+@pytest.mark.parametrize('made', [True, False])
+async def test_where_no_listing_can_be_read_the_token_makes_one_job_of_a_create_that_is_sent_again(
+    made: bool, fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('create', 'http', status=500, done=made)
+    fake.bedrock.inject('list', 'http', status=403, times=None)
+    assert await run(clock, model) == ANSWERS
+    first, second = orders(fake)
+    assert first == second
+    assert len(fake.bedrock.batches) == 1
+    assert billed(fake) == Counter(ROWS)
+
+
+@pytest.mark.parametrize('fault', [{'status': 400, 'code': 'ConflictException'}, {'status': 403}, {'status': 429}])
+async def test_what_a_create_that_is_sent_again_is_refused_with_says_nothing_of_the_first(
+    fault: dict[str, Any], fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('create', 'lose_reply')
+    fake.bedrock.inject('create', 'http', **fault)
+    fake.bedrock.inject('list', 'http', status=403, times=4)
+    assert await run(clock, model) == ANSWERS
+    assert (fake.bedrock.count('create'), len(fake.bedrock.batches)) == (2, 1)
+    assert billed(fake) == Counter(ROWS)
+
+
+async def test_a_create_is_sent_again_by_its_token_once_and_its_file_is_left(
+    fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('create', 'lose_reply', times=None)
+    fake.bedrock.inject('list', 'http', status=403, times=None)
+    assert {type(outcome) for outcome in await run(clock, model)} == {CreateUnsettled}
+    assert (fake.bedrock.count('create'), len(fake.bedrock.batches)) == (2, 1)
+    assert fake.bedrock.count('delete') == 0
+
+
+@pytest.mark.parametrize('change', ['role', 'time'])
+async def test_a_create_is_not_sent_again_by_its_token_for_another_role_or_after_a_long_time(
+    change: str, fake: FakeProviders, model: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    fake.bedrock.inject('create', 'lose_reply')
+    fake.bedrock.inject('list', 'http', status=403, times=None)
+    bedrock_client = (await aws.services_of(model)).bedrock
+
+    def meanwhile(**_: Any) -> None:
+        if change == 'role':
+            monkeypatch.setenv('AWS_BEDROCK_BATCH_ROLE_ARN', f'{ROLE}-2')
+        else:
+            clock.set_wall(3600)
+
+    bedrock_client.meta.events.register('before-send.bedrock.ListModelInvocationJobs', meanwhile)
+    assert {type(outcome) for outcome in await run(clock, model)} == {CreateUnsettled}
+    assert fake.bedrock.count('create') == 1
+
+
 @pytest.mark.parametrize('fault', ['lose_reply', 'reset'])
 async def test_an_upload_that_is_lost_is_made_again(fault: str, fake: FakeProviders, model: Any, clock: ManualClock):
     fake.bedrock.inject('upload', fault)
@@ -762,12 +817,13 @@ async def test_a_job_of_a_process_that_ended_is_found_by_the_next(
     way: Way, fake: FakeProviders, model: Any, clock: ManualClock, tmp_path: Path
 ):
     path = tmp_path / 'journal.db'
-    fake.bedrock.inject('create', 'lose_reply')
-    fake.bedrock.inject('list', 'http', status=503, times=4)
+    # And so is that of the one that is sent again by its token.
+    fake.bedrock.inject('create', 'lose_reply', times=2)
+    fake.bedrock.inject('list', 'http', status=503, times=8)
     await clock.run(way(model, ROWS, path, clock))
     all_over()
     assert await clock.run(way(model, ROWS, path, clock)) == ANSWERS
-    assert fake.bedrock.count('create') == 1
+    assert fake.bedrock.count('create') == 2
     assert billed(fake) == Counter(ROWS)
 
 

@@ -284,6 +284,16 @@ async def test_an_empty_batch_that_the_listing_is_late_to_show_costs_nothing(
     assert billed(fake) == Counter(ROWS)
 
 
+async def test_where_no_listing_can_be_read_another_empty_batch_costs_nothing(
+    fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.xai.inject('create', 'lose_reply')
+    fake.xai.inject('list', 'http', status=403, times=None)
+    assert await run(clock, model) == ANSWERS
+    assert made(fake, 'create', 'add') == [2, 1]
+    assert billed(fake) == Counter(ROWS)
+
+
 @pytest.mark.parametrize(
     ('fault', 'options'), [('lose_reply', {}), ('garbage', {}), ('http', {'status': 503, 'done': True})]
 )

@@ -509,6 +509,13 @@ class Lane(ABC):
             ModelAPIError: It was, and answered with an error or not at all.
         """
 
+    def is_repeatable(self, payload: Payload) -> bool:
+        """Whether a create whose reply was lost makes no second batch if it is sent again soon, by the provider's word.
+
+        What `LaneInfo.repeatable` says in words may be less than that: a guess, or a part of what a create does.
+        """
+        return False
+
     @abstractmethod
     async def status(self, batch: Batch) -> Batch:
         """The batch as the provider describes it now."""

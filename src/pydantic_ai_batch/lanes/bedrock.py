@@ -323,6 +323,10 @@ class BedrockLane(Lane):
         # The reply is the ARN alone.
         return self._batch({'status': 'Submitted', 'submitTime': datetime.now(UTC), **job}, payload)
 
+    def is_repeatable(self, payload: Payload) -> bool:
+        """Whether the input file is there already, so that the token is of the same order: that makes one job of it."""
+        return 'input' in payload.receipt
+
     def _refusal(self, error: ModelHTTPError) -> ModelHTTPError:
         """The error of a create, with what can be done about it."""
         said = error_object(error.body)

@@ -254,6 +254,8 @@ class FireworksLane(OpenAIClientLane):
             job = await self._own(name)
         return self._batch(job, payload)
 
+    # `is_repeatable` is left as it is: that an ID which is taken is refused is a guess.
+
     async def _own(self, name: str) -> Mapping[str, Any]:
         """The job that has our ID already, so that it was made by a call whose reply was lost.
 

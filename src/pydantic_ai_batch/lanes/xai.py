@@ -200,6 +200,10 @@ class XAILane(OpenAIClientLane):
             payload.receipt['batch_id'] = self._id_in(json_object(self.model.model_name, created))
         return await self._fill(payload)
 
+    def is_repeatable(self, payload: Payload) -> bool:
+        """Whether no batch is known of, so that no request was added: another empty one costs nothing."""
+        return 'batch_id' not in payload.receipt
+
     async def _fill(self, payload: Payload, *, again: bool = False) -> Batch:
         """Add what the payload's batch lacks, as far as is known from the replies so far, and from its counts.
 
