@@ -33,7 +33,7 @@ from pydantic_ai.models.google import GoogleModel, GoogleModelSettings
 from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 
 from pydantic_ai_batch import BatchModelRequests, Lane, lane_for, model_request_batch
-from pydantic_ai_batch.exceptions import ResultIntegrityError
+from pydantic_ai_batch.exceptions import RequestNotSendable, ResultIntegrityError
 from pydantic_ai_batch.lanes.base import TAG_KEY, ListingIncomplete, NotCreated, NotRun, Payload, Sought, Stray
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
@@ -262,6 +262,39 @@ async def test_a_label_of_the_name_of_ours_does_not_take_its_place(
         outcomes = await clock.run(model_request_batch(vertex(fake), requests, clock=clock))
         assert [getattr(outcome, 'text', outcome) for outcome in outcomes] == ANSWERS
         assert fake.vertex.count('create') == 1
+
+
+@pytest.mark.parametrize(
+    'labels',
+    [
+        {'Team': 'evals'},
+        {'team': 'Evals'},
+        {'team': 'the evals'},
+        {'team': 'e' * 64},
+        {'t' * 64: 'evals'},
+        {'7th': 'evals'},
+        {'': 'evals'},
+    ],
+)
+async def test_a_label_that_google_does_not_take_is_refused_before_anything_is_sent(
+    labels: dict[str, str], lane: Lane, server: Server, clock: ManualClock
+):
+    request = replace(requests_of(['a'])[0], model_settings=GoogleModelSettings(google_labels=labels))
+    [refused] = await clock.run(model_request_batch(lane.model, [request], clock=clock))
+    assert isinstance(refused, RequestNotSendable)
+    assert f'{next(iter(labels))!r}: ' in str(refused)
+    assert server.calls == []
+
+
+async def test_as_many_labels_as_google_takes_beside_ours_are_sent(lane: Lane):
+    most = {f'label-{n}': 'größe_1' if n else '' for n in range(63)}
+    for labels in (most, {**most, TAG_KEY: 'mine'}):
+        settings = GoogleModelSettings(google_labels=labels)
+        encoded = await lane.encode(replace(requests_of(['a'])[0], model_settings=settings))
+        assert json.loads(encoded.body)['labels'] == most
+    settings = GoogleModelSettings(google_labels={**most, 'one-more': 'x'})
+    with pytest.raises(UserError, match='at most 63 labels'):
+        await lane.encode(replace(requests_of(['a'])[0], model_settings=settings))
 
 
 async def test_a_status_that_is_none_says_nothing_about_the_job(lane: Lane, server: Server):

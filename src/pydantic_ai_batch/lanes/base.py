@@ -395,6 +395,12 @@ class Lane(ABC):
     complete: ClassVar[str | None] = None
     """The word for a batch that has a result for each of its requests, where its counts may be late or missing."""
 
+    wire_ids: ClassVar[re.Pattern[str]] = re.compile('[A-Za-z0-9_-]{1,64}')
+    """What the ID of a request in a batch may be, where a caller gives it."""
+
+    wire_ids_are: ClassVar[str] = '1 to 64 letters, digits, hyphens and underscores'
+    """The same in words."""
+
     prefix: ClassVar[bytes] = b''
     separator: ClassVar[bytes] = b'\n'
     suffix: ClassVar[bytes] = b'\n'

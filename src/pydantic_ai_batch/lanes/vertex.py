@@ -89,6 +89,12 @@ _LABELS = b'{"labels":{'
 _OURS = b'"%b":' % TAG_KEY.encode()
 """The name of our label, as it stands in a body."""
 
+_LABEL = re.compile(r'[\w-]{1,63}')
+"""What the name of a label is, and its value if it is not empty. Letters may be of any language, and no capitals."""
+
+_MOST_LABELS = 64
+"""How many labels a request may have: Google's rule for labels of any resource."""
+
 _HTTP_STATUSES = {**RPC_STATUSES, 1: 499, 12: 501}
 """The status that a live request would get, by gRPC's number of its error."""
 
@@ -255,6 +261,9 @@ class VertexLane(ClientLane):
 
     info: ClassVar[LaneInfo] = INFO
     complete: ClassVar[str | None] = 'SUCCEEDED'
+    # It goes as the value of a label.
+    wire_ids: ClassVar[re.Pattern[str]] = re.compile('[a-z0-9_-]{1,63}')
+    wire_ids_are: ClassVar[str] = '1 to 63 small letters, digits, hyphens and underscores'
 
     async def _http(self, *, storage: bool = False) -> HTTP:
         """Calls over the HTTP client of the user's own client, with its credentials: to Vertex AI, or to Storage."""
@@ -291,9 +300,14 @@ class VertexLane(ClientLane):
         return b'{"request":%b%b"%b"%b%b}' % (_LABELS, _OURS, custom_id.encode(), comma, labels)
 
     async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
-        """Encode a request as the model would send it live, its labels first."""
+        """Encode a request as the model would send it live, its labels first.
+
+        Raises:
+            UserError: Google would fail the job, or the request in it, for one of its labels, or for their number.
+        """
         encoded = await super().encode(request)
         body = parse_json(encoded.body.encode('utf-8', 'surrogatepass'))
+        _check_labels(object_in(body, 'labels'))
         return replace(encoded, body=_labelled(body))
 
     async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
@@ -500,6 +514,30 @@ class VertexLane(ClientLane):
             request_count=max(count, counts['total']),
             provider_details=details,
         )
+
+
+def _check_labels(labels: Mapping[str, Any]) -> None:
+    """Refuse labels that Google does not take.
+
+    Raises:
+        UserError: One is wrong, or they are too many.
+    """
+    theirs = {name: value for name, value in labels.items() if name != TAG_KEY}
+    for name, value in theirs.items():
+        if not (_is_label(name) and name[0].isalpha() and (value == '' or _is_label(value))):
+            raise UserError(
+                f'The label {name!r}: {value!r} in `google_labels` is none that Google takes in a batch: names and '
+                'values have small letters, digits, hyphens and underscores, 63 at most, and names begin with a letter.'
+            )
+    if len(theirs) >= _MOST_LABELS:
+        raise UserError(
+            f'A request in a batch has at most {_MOST_LABELS - 1} labels in `google_labels`, and not {len(theirs)}: '
+            f'Google takes {_MOST_LABELS}, and one is the ID of its row.'
+        )
+
+
+def _is_label(text: object) -> bool:
+    return isinstance(text, str) and text == text.lower() and _LABEL.fullmatch(text) is not None
 
 
 def _labelled(body: Mapping[str, Any]) -> str:
