@@ -8,7 +8,7 @@ from types import MappingProxyType
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 
-from pydantic_ai_batch.exceptions import LaneDependencyMissing
+from pydantic_ai_batch.exceptions import sdk_missing
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -106,8 +106,8 @@ _OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(
 """How models are made of lanes that the framework has no prefix for, or one for another API."""
 
 
-_EXTRAS: Mapping[str, str] = MappingProxyType({name: name for name in ('bedrock', 'groq', 'mistral')})
-"""The extras that install the SDKs of lanes which do not come with the package."""
+_EXTRAS = ('bedrock', 'groq', 'mistral')
+"""The lanes whose SDKs do not come with the package, but with extras of their names."""
 
 
 def canonical(name: str) -> str:
@@ -136,11 +136,9 @@ def model_named(name: str) -> Model:
         # The framework knows its own prefixes, which are more than the lanes.
         return infer_model(f'{ALIASES[prefix.lower()]}:{rest}' if prefix.lower() in ALIASES else name)
     except ImportError as error:
-        if (extra := _EXTRAS.get(known)) is None:
+        if known not in _EXTRAS:
             raise
-        raise LaneDependencyMissing(
-            f"The SDK of the lane {known!r} is not installed: `pip install 'pydantic-ai-batch[{extra}]'`."
-        ) from error
+        raise sdk_missing(known) from error
 
 
 _ANY_MODEL: Mapping[str, str] = MappingProxyType(
