@@ -1202,7 +1202,7 @@ async def test_a_listing_of_files_without_end_is_an_error(
 ):
     monkeypatch.setattr(aws, '_MAX_PAGES', 2)
     token = '<NextContinuationToken>n</NextContinuationToken>'
-    for more, said in ((token, '2 pages'), ('', 'how it goes on')):
+    for more, said in ((token, '2 pages'), ('', 'does not say where')):
         replies.say(f'<ListBucketResult><IsTruncated>true</IsTruncated>{more}</ListBucketResult>'.encode())
         with pytest.raises(ModelAPIError, match=said):
             [result async for result in lane.results(handle())]

@@ -14,7 +14,7 @@ import os
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, TypeVar, cast
@@ -25,9 +25,9 @@ from pydantic_ai.models import Model, get_user_agent
 from pydantic_ai_batch.per_model import PerModel, innermost
 from pydantic_ai_batch.replay_boto import new_session
 
-from .base import ListingIncomplete
 from .errors import connection_error, http_error, of_storage, without_passwords
 from .lines import list_of_objects, split_lines
+from .paging import pages_of, token_in
 
 T = TypeVar('T')
 
@@ -199,18 +199,16 @@ class AWS:
         Raises:
             ListingIncomplete: It is not all of a listing.
         """
-        found: list[S3Place] = []
-        parameters: dict[str, Any] = {'Prefix': place.key}
-        for _ in range(_MAX_PAGES):
-            page = await self._s3('list_objects_v2', place, **parameters)
-            keys = (item.get('Key') for item in list_of_objects(page.get('Contents')))
-            found += [S3Place(place.bucket, key) for key in keys if isinstance(key, str)]
-            if not page.get('IsTruncated'):
-                return found
-            if not (token := page.get('NextContinuationToken')):
-                raise ListingIncomplete(f'The listing of {place} does not say how it goes on.')
-            parameters['ContinuationToken'] = token
-        raise ListingIncomplete(f'The listing of {place} was read {_MAX_PAGES} pages deep.')
+
+        async def read(token: str | None) -> tuple[list[S3Place], str | None]:
+            further = {'ContinuationToken': token} if token else {}
+            page = await self._s3('list_objects_v2', place, Prefix=place.key, **further)
+            keys = [item.get('Key') for item in list_of_objects(page.get('Contents'))]
+            found = [S3Place(place.bucket, key) for key in keys if isinstance(key, str)]
+            return found, (token_in(page, 'NextContinuationToken') or '') if page.get('IsTruncated') else None
+
+        async with aclosing(pages_of(read, _MAX_PAGES, of=f'The listing of {place}')) as pages:
+            return [found async for page in pages for found in page]
 
     async def lines(self, place: S3Place) -> AsyncGenerator[bytes]:
         """The lines of an object, as they arrive."""

@@ -59,6 +59,7 @@ from .lines import (
     read_line,
     stray,
 )
+from .paging import pages_of, token_in
 
 ROLE_VARIABLE = 'AWS_BEDROCK_BATCH_ROLE_ARN'
 """The environment variable with the role that Bedrock reads and writes the files as."""
@@ -393,19 +394,16 @@ class BedrockLane(Lane):
         """
         check_allow_model_requests()
         aws = await self._aws()
-        parameters: dict[str, Any] = {
-            **filters,
-            'maxResults': _PAGE,
-            'sortBy': 'CreationTime',
-            'sortOrder': 'Descending',
-        }
-        for _ in range(_MAX_PAGES):
-            page = await aws.bedrock('list_model_invocation_jobs', **parameters)
-            yield listed_batches(page.get('invocationJobSummaries'), key='jobArn')
-            if not (token := page.get('nextToken')):
-                return
-            parameters['nextToken'] = token
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        parameters = {**filters, 'maxResults': _PAGE, 'sortBy': 'CreationTime', 'sortOrder': 'Descending'}
+
+        async def read(token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+            further = {'nextToken': token} if token else {}
+            page = await aws.bedrock('list_model_invocation_jobs', **parameters, **further)
+            return listed_batches(page.get('invocationJobSummaries'), key='jobArn'), token_in(page, 'nextToken')
+
+        async with aclosing(pages_of(read, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
 
     def where_to_look(self, payload: Sought) -> str:
         """How a person finds the job of `payload` at Bedrock."""

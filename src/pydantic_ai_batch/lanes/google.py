@@ -54,6 +54,7 @@ from .lines import (
     read_line,
     split_lines,
 )
+from .paging import pages_of, token_in
 
 if TYPE_CHECKING:
     from google.genai import Client
@@ -306,15 +307,15 @@ class GoogleLane(ClientLane):
     async def _pages(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """The listing of batches, newest first, a page at a time."""
         check_allow_model_requests()
-        token = ''
-        for _ in range(_MAX_PAGES):
-            page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token})}')
-            # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
-            yield listed_batches(page.get('operations', []), key='name')
-            token = page.get('nextPageToken')
-            if not token:
-                return
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        async with aclosing(pages_of(self._listed, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
+
+    async def _listed(self, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of the listing of batches, newest first, and the token of the next one."""
+        page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token or ""})}')
+        # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
+        return listed_batches(page.get('operations', []), key='name'), token_in(page, 'nextPageToken')
 
     def _stub(self, group: str, created_at: datetime, request_count: int) -> Batch:
         """What is taken of a batch that its description does not tell."""

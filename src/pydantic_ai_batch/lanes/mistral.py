@@ -54,6 +54,7 @@ from .lines import (
     stray,
     unwrapped,
 )
+from .paging import pages_of
 
 INLINE_BYTES = 5_000_000
 """The largest batch that is sent inside the create call. Mistral documents no limit of it but that of the number."""
@@ -324,8 +325,10 @@ class MistralLane(ClientLane):
         """
         check_allow_model_requests()
         seen = total = 0
-        for number in range(_MAX_PAGES):
-            query: dict[str, Any] = {'page': number, 'page_size': _PAGE, 'order_by': '-created'}
+
+        async def read(number: int | None) -> tuple[list[dict[str, Any]], int | None]:
+            nonlocal seen, total
+            query: dict[str, Any] = {'page': number or 0, 'page_size': _PAGE, 'order_by': '-created'}
             page = await self.http.call('GET', _JOBS, params=query)
             # The spec lets an empty listing leave them out.
             jobs = listed_batches(page.get('data', [] if page.get('total') == 0 else None))
@@ -334,12 +337,14 @@ class MistralLane(ClientLane):
                 # Where a job was deleted meanwhile, another one has moved to a page that was read.
                 raise ListingIncomplete('The provider does not say how many batches there are, or now says fewer.')
             seen, total = seen + len(jobs), listed
-            yield jobs
             if seen >= total:
-                return
-            if not jobs:
-                raise ListingIncomplete('The listing ended before all its batches were shown.')
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+                return jobs, None
+            # After an empty page, none is told of on which the others are.
+            return jobs, (number or 0) + 1 if jobs else 0
+
+        async with aclosing(pages_of(read, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
         """Find the input file by the name that it was uploaded with."""

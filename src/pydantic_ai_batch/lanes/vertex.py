@@ -36,7 +36,6 @@ from .base import (
     TAG_KEY,
     UNKNOWN_TIME,
     LaneInfo,
-    ListingIncomplete,
     NotCreated,
     NotRun,
     Payload,
@@ -65,6 +64,7 @@ from .lines import (
     read_line,
     unwrapped,
 )
+from .paging import pages_of, token_in
 
 STORAGE_VARIABLE = 'GOOGLE_CLOUD_BATCH_GCS_URI'
 """The environment variable with the place in Cloud Storage where input files and results go."""
@@ -406,16 +406,16 @@ class VertexLane(ClientLane):
             ListingIncomplete: It is no listing, or not all of one.
         """
         check_allow_model_requests()
-        token: object = ''
-        for _ in range(_MAX_PAGES):
+
+        async def read(token: str | None) -> tuple[list[dict[str, Any]], str | None]:
             params = {'pageSize': _PAGE, **query, **({'pageToken': token} if token else {})}
             page = await (await self._http()).call('GET', self._jobs, params=params)
             # An empty list is left out.
-            yield listed_batches(page.get('batchPredictionJobs', []), key='name')
-            token = page.get('nextPageToken')
-            if not isinstance(token, str) or not token:
-                return
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+            return listed_batches(page.get('batchPredictionJobs', []), key='name'), token_in(page, 'nextPageToken')
+
+        async with aclosing(pages_of(read, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
 
     def where_to_look(self, payload: Sought) -> str:
         """How a person finds the job of `payload` on Google Cloud."""
