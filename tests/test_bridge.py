@@ -185,6 +185,19 @@ async def test_what_cannot_be_one_batch_is_refused_before_anything_is_sent(
     assert harness.fake(fake).calls == []
 
 
+@pytest.mark.parametrize('harness', ['vertex'], indirect=True)
+@pytest.mark.parametrize('custom_id', ['Row-1', 'r' * 64])
+async def test_an_id_that_its_lane_has_no_room_for_is_refused_before_anything_is_sent(
+    custom_id: str, harness: Harness, lane_model: LaneModel, fake: FakeProviders
+):
+    model = with_batch_api(lane_model(fake))
+    encoded = await model.batch_encode(requests_of(ROWS)[0])
+    with pytest.raises(UserError, match='63 small letters'):
+        await model.batch_create([replace(encoded, custom_id=custom_id)])
+    assert harness.fake(fake).calls == []
+    await model.batch_create([encoded])
+
+
 @one_lane
 async def test_the_sizes_that_it_tells_are_never_less_than_what_is_sent(
     harness: Harness, lane_model: LaneModel, fake: FakeProviders

@@ -8,7 +8,6 @@ is looked up or sent again. What this package adds to that is in its own capabil
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,9 +29,6 @@ from .sync import run_apart
 
 _READ_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Seconds after which the results of a batch are read again that may not be all there yet."""
-
-_ID = re.compile('[A-Za-z0-9_-]{1,64}')
-"""What a `custom_id` may be on every lane."""
 
 
 def with_batch_api(model: Model | KnownModelName | str, *, lane: str | None = None) -> Model:
@@ -218,8 +214,8 @@ def _check(lane: Lane, requests: Sequence[EncodedBatchRequest]) -> None:
     ids = [request.custom_id for request in requests]
     if len(set(ids)) != len(ids):
         raise UserError('Each request of a batch needs a `custom_id` of its own.')
-    if odd := next((custom_id for custom_id in ids if not _ID.fullmatch(custom_id)), None):
-        raise UserError(f'A `custom_id` has 1 to 64 letters, digits, hyphens and underscores, and not {odd!r}.')
+    if odd := next((custom_id for custom_id in ids if not lane.wire_ids.fullmatch(custom_id)), None):
+        raise UserError(f'A `custom_id` in a batch of {lane.info.title} has {lane.wire_ids_are}, and not {odd!r}.')
     size = sum(lane.request_size(request.body.encode('utf-8', 'surrogatepass')) for request in requests)
     if size > lane.max_bytes:
         raise UserError(f'A batch of {lane.info.title} has at most {lane.max_bytes:,} bytes, and not {size:,}.')

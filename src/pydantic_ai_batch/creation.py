@@ -45,6 +45,9 @@ _CLOCK_SKEW = timedelta(hours=1)
 _CLOCK_SET = timedelta(days=1)
 """How far back the listing is read for a batch that another process intended."""
 
+_REPEATABLE = timedelta(hours=1)
+"""How long a create is taken to be known again by what it was sent with: providers keep that for some time only."""
+
 _SEEN_THROUGH_SECONDS = 150
 """How long, in real seconds, a creation that is under way is seen through when its call is given up."""
 
@@ -66,7 +69,7 @@ async def submit(
 
     The create is sent once. If it never reached the provider, it is sent again after a moment. If its reply was lost,
     the batch is looked for by its tag; only when the provider's listing shows that there is none is it sent again, and
-    that once.
+    that once. Where the listing cannot tell, it is sent again where the provider makes no second batch of it.
 
     Args:
         lane: Its lane.
@@ -102,7 +105,7 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
     # From the first time on, as a batch of an earlier one may turn up late.
     since = utc(clock) - SETTLE_MARGIN
     never_sent = reads = 0
-    proven_absent = False
+    proven_absent = repeated = False
     while True:
         try:
             batch = await lane.create(payload)
@@ -123,7 +126,8 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
             if not transient(error) or never_sent == len(NEVER_SENT_DELAYS):
                 raise error from error.__cause__
         except ModelAPIError as error:
-            outcome = create_outcome(error)
+            # What comes of one that was sent again says nothing of the first.
+            outcome = 'unknown' if repeated else create_outcome(error)
             if outcome == 'refused' or (outcome == 'never_sent' and never_sent == len(NEVER_SENT_DELAYS)):
                 if full_queue(error) is None:
                     await discard(lane, payload)
@@ -137,11 +141,12 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
                     payload.tag,
                 )
                 settling()
-                if (batch := await _settle(lane, payload, since, clock, error)) is not None:
-                    return _submitted(lane, payload, batch, clock)
-                if proven_absent:
+                found, repeated = await _settle_or_repeat(lane, payload, since, clock, error, repeated=repeated)
+                if found is not None:
+                    return _submitted(lane, payload, found, clock)
+                if proven_absent and not repeated:
                     raise
-                proven_absent = True
+                proven_absent = proven_absent or not repeated
                 continue
         except asyncio.CancelledError:
             _log_unsettled(lane, payload)
@@ -155,6 +160,32 @@ async def _create(lane: Lane, payload: Payload, clock: Clock, settling: Callable
         )
         await sleep_until_due(clock, NEVER_SENT_DELAYS[never_sent])
         never_sent += 1
+
+
+async def _settle_or_repeat(
+    lane: Lane, payload: Payload, since: datetime, clock: Clock, lost: ModelAPIError, *, repeated: bool
+) -> tuple[Batch | None, bool]:
+    """What `_settle` finds, and whether the create is to be sent again although nobody can tell.
+
+    It is if the provider makes no second batch of it, which was not relied on yet (`repeated`).
+
+    Raises:
+        CreateUnsettled: Nobody can tell, and it may make a second one.
+    """
+    try:
+        return await _settle(lane, payload, since, clock, lost), False
+    except CreateUnsettled:
+        age = abs(utc(clock) - since - SETTLE_MARGIN)
+        # To another account, it would be another create.
+        if repeated or not lane.is_repeatable(payload) or age > _REPEATABLE or not await _asks_as_before(lane, payload):
+            raise
+        _log.warning(
+            'The listing of %s cannot tell whether there is a batch with tag %s: its create is sent again, which makes '
+            'no second one.',
+            lane.info.title,
+            payload.tag,
+        )
+        return None, True
 
 
 def _submitted(lane: Lane, payload: Sought, batch: Batch, clock: Clock) -> Batch:

@@ -27,6 +27,7 @@ __all__ = (
     'InputProblems',
     'JournalError',
     'JournalMiss',
+    'LaneDependencyMissing',
     'LaneNotBuilt',
     'NoBatchLane',
     'ParameterConflict',
@@ -58,6 +59,13 @@ class LaneNotBuilt(NoBatchLane):
 
 class LaneDependencyMissing(UserError):
     """The SDK of a lane is not installed. The message names the extra that installs it. Other lanes work without."""
+
+
+def sdk_missing(lane: str) -> LaneDependencyMissing:
+    """The error for a lane whose SDK is not installed, which the extra of its name installs."""
+    return LaneDependencyMissing(
+        f"The SDK of the lane {lane!r} is not installed: `pip install 'pydantic-ai-batch[{lane}]'`."
+    )
 
 
 class JournalError(UserError):

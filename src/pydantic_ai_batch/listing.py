@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models import KnownModelName, Model
 from pydantic_ai.models.batch import Batch
 
-from .lanes import LANES, lane_for
+from .exceptions import NoBatchLane
+from .lanes import LANES, Lane, lane_for
 from .lanes.base import ListingIncomplete
 from .lanes.names import canonical, model_of_lane
 from .sync import running_loop
@@ -30,12 +31,23 @@ async def list_batches(model_or_lane: Model | KnownModelName | str) -> AsyncGene
         ModelAPIError: The provider could not be asked, or its listing not be read to the end.
     """
     running_loop('`list_batches`')
-    if isinstance(model_or_lane, str) and canonical(model_or_lane) in LANES:
-        model_or_lane = model_of_lane(canonical(model_or_lane))
-    lane = lane_for(model_or_lane)
+    lane = _lane_of(model_or_lane)
     try:
         async with lane.model, aclosing(lane.listing()) as batches:
             async for batch in batches:
                 yield batch
     except ListingIncomplete as error:
         raise ModelAPIError(lane.model.model_name, f'The listing of {lane.info.title} is not whole: {error}') from error
+
+
+def _lane_of(model_or_lane: Model | KnownModelName | str) -> Lane:
+    if isinstance(model_or_lane, str) and (name := canonical(model_or_lane)) in LANES:
+        return lane_for(model_of_lane(name))
+    try:
+        return lane_for(model_or_lane)
+    except NoBatchLane:
+        raise
+    except UserError as error:
+        if not isinstance(model_or_lane, str) or ':' in model_or_lane:
+            raise
+        raise UserError(f'{error}. It is no lane either: there are {", ".join(LANES)}.') from error

@@ -30,6 +30,7 @@ def test_lanes_are_listed_with_their_limits() -> None:
     rows = [[cell.strip() for cell in line.split('│')] for line in result.output.splitlines() if line.startswith('│')]
     assert [row[1] for row in rows] == list(LANES)
     assert ['openai', '50,000', '200 MB', '24 h', '30 d', '50%', 'yes'] in [row[1:-1] for row in rows]
+    assert 'bedrock: at least 100' in result.output
 
 
 def test_a_lane_is_shown_with_all_that_is_known_and_where_from() -> None:

@@ -46,6 +46,13 @@ def test_the_architecture_names_every_module() -> None:
     assert sorted(named) == sorted((modules | journal | lanes | rows) - packages)
 
 
+def test_the_api_names_every_fake() -> None:
+    page = (ROOT / 'docs' / 'api.md').read_text(encoding='utf-8')
+    fakes = [type(fake) for fake in FakeProviders().providers.values()]
+    named = re.findall(r'^::: pydantic_ai_batch\.testing\.(\w+_api\.Fake\w+)$', page, re.MULTILINE)
+    assert sorted(named) == sorted(f'{fake.__module__.rpartition(".")[2]}.{fake.__name__}' for fake in fakes)
+
+
 def test_the_readme_shows_what_the_demo_prints() -> None:
     readme = (ROOT / 'README.md').read_text(encoding='utf-8')
     (shown,) = re.findall(r'^```text\n(No key is needed.*?)^```$', readme, re.MULTILINE | re.DOTALL)

@@ -33,6 +33,7 @@ from pydantic_ai.exceptions import (
     ModelConnectionError,
     ModelContextWindowExceededError,
     ModelHTTPError,
+    ModelNotFoundError,
     ModelRequestRejectedError,
     ModelTimeoutError,
     UserError,
@@ -46,6 +47,7 @@ from pydantic_ai.providers.bedrock import BedrockProvider
 from pydantic_ai.settings import ModelSettings
 
 from pydantic_ai_batch import BatchModelRequests, Lane, compat, lane_for, list_batches, model_request_batch
+from pydantic_ai_batch.exceptions import CreateUnsettled
 from pydantic_ai_batch.lanes import aws, base, bedrock
 from pydantic_ai_batch.lanes.base import ListingIncomplete, NotCreated, NotRun, Payload, Sought, Stray
 from pydantic_ai_batch.testing import FakeError, FakeProviders, ManualClock
@@ -608,6 +610,7 @@ async def test_a_history_of_a_profile_is_collected_without_naming_it_again(
 async def test_every_call_is_sent_once(call: str, status: int, lane: Any, replies: Replies):
     replies.say((status, b''))
     with filled(lane, b'{}') as payload:
+        payload.group = await lane.identity()
         if call in ('discard', 'clean_up'):
             await _called(call, lane, payload)
         else:
@@ -644,6 +647,60 @@ async def test_a_create_that_is_sent_again_makes_one_job(fake: FakeProviders, mo
     assert len({order['clientRequestToken'] for order in orders(fake)}) == 1
     assert len(fake.bedrock.batches) == 1
     assert billed(fake) == Counter(ROWS)
+
+
+@pytest.mark.parametrize('made', [True, False])
+async def test_where_no_listing_can_be_read_the_token_makes_one_job_of_a_create_that_is_sent_again(
+    made: bool, fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('create', 'http', status=500, done=made)
+    fake.bedrock.inject('list', 'http', status=403, times=None)
+    assert await run(clock, model) == ANSWERS
+    first, second = orders(fake)
+    assert first == second
+    assert len(fake.bedrock.batches) == 1
+    assert billed(fake) == Counter(ROWS)
+
+
+@pytest.mark.parametrize('fault', [{'status': 400, 'code': 'ConflictException'}, {'status': 403}, {'status': 429}])
+async def test_what_a_create_that_is_sent_again_is_refused_with_says_nothing_of_the_first(
+    fault: dict[str, Any], fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('create', 'lose_reply')
+    fake.bedrock.inject('create', 'http', **fault)
+    fake.bedrock.inject('list', 'http', status=403, times=4)
+    assert await run(clock, model) == ANSWERS
+    assert (fake.bedrock.count('create'), len(fake.bedrock.batches)) == (2, 1)
+    assert billed(fake) == Counter(ROWS)
+
+
+async def test_a_create_is_sent_again_by_its_token_once_and_its_file_is_left(
+    fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('create', 'lose_reply', times=None)
+    fake.bedrock.inject('list', 'http', status=403, times=None)
+    assert {type(outcome) for outcome in await run(clock, model)} == {CreateUnsettled}
+    assert (fake.bedrock.count('create'), len(fake.bedrock.batches)) == (2, 1)
+    assert fake.bedrock.count('delete') == 0
+
+
+@pytest.mark.parametrize('change', ['role', 'time'])
+async def test_a_create_is_not_sent_again_by_its_token_for_another_role_or_after_a_long_time(
+    change: str, fake: FakeProviders, model: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    fake.bedrock.inject('create', 'lose_reply')
+    fake.bedrock.inject('list', 'http', status=403, times=None)
+    bedrock_client = (await aws.services_of(model)).bedrock
+
+    def meanwhile(**_: Any) -> None:
+        if change == 'role':
+            monkeypatch.setenv('AWS_BEDROCK_BATCH_ROLE_ARN', f'{ROLE}-2')
+        else:
+            clock.set_wall(3600)
+
+    bedrock_client.meta.events.register('before-send.bedrock.ListModelInvocationJobs', meanwhile)
+    assert {type(outcome) for outcome in await run(clock, model)} == {CreateUnsettled}
+    assert fake.bedrock.count('create') == 1
 
 
 @pytest.mark.parametrize('fault', ['lose_reply', 'reset'])
@@ -760,13 +817,38 @@ async def test_a_job_of_a_process_that_ended_is_found_by_the_next(
     way: Way, fake: FakeProviders, model: Any, clock: ManualClock, tmp_path: Path
 ):
     path = tmp_path / 'journal.db'
-    fake.bedrock.inject('create', 'lose_reply')
-    fake.bedrock.inject('list', 'http', status=503, times=4)
+    # And so is that of the one that is sent again by its token.
+    fake.bedrock.inject('create', 'lose_reply', times=2)
+    fake.bedrock.inject('list', 'http', status=503, times=8)
     await clock.run(way(model, ROWS, path, clock))
     all_over()
     assert await clock.run(way(model, ROWS, path, clock)) == ANSWERS
-    assert fake.bedrock.count('create') == 1
+    assert fake.bedrock.count('create') == 2
     assert billed(fake) == Counter(ROWS)
+
+
+async def test_a_file_is_known_again_only_by_the_place_that_it_went_to(
+    lane: Lane, replies: Replies, monkeypatch: pytest.MonkeyPatch
+):
+    group, source = await lane.identity(), f's3://test-batches/batches/{NAME}.jsonl'
+    same = Sought(TAG, group)
+    await lane.recall(same, since=CREATED)
+    assert same.receipt == {'input': source}
+    monkeypatch.setenv('AWS_BEDROCK_BATCH_S3_URI', 's3://others-batches')
+    moved = Sought(TAG, group)
+    await lane.recall(moved, since=CREATED)
+    await lane.discard(moved)
+    assert (moved.receipt, replies.calls) == ({}, [])
+    replies.say({'invocationJobSummaries': [job_object()]})
+    [batch] = await lane.find(moved, since=CREATED)
+    assert (batch.provider_details or {})['input'] == source
+
+
+async def test_a_file_that_was_not_written_for_the_job_alone_is_not_deleted(lane: Lane, replies: Replies):
+    shared = {'s3InputDataConfig': {'s3Uri': 's3://test-batches/everyones.jsonl'}}
+    replies.say({'invocationJobSummaries': [job_object(inputDataConfig=shared)]})
+    [batch] = await lane.find(Sought(TAG, GROUP), since=CREATED)
+    assert 'input' not in (batch.provider_details or {})
 
 
 async def test_a_create_whose_call_is_given_up_meanwhile_is_seen_through_and_its_job_stopped(
@@ -791,6 +873,21 @@ async def test_a_create_whose_call_is_given_up_meanwhile_is_seen_through_and_its
     assert fake.bedrock.billed == []
 
 
+@pytest.mark.parametrize('status', [403, 404])
+async def test_a_bucket_that_is_not_there_or_not_allowed_is_named_with_its_variable(
+    status: int, fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.bedrock.inject('upload', 'http', status=status)
+    [error] = await run(clock, model, ['row'])
+    fake.bedrock.inject('download', 'http', status=status, times=None)
+    [unread] = await run(clock, model, ['row'])
+    for raised in (error, unread):
+        assert isinstance(raised, ModelHTTPError)
+        assert not isinstance(raised, ModelNotFoundError)
+        assert "'test-batches'" in str(raised)
+        assert '`AWS_BEDROCK_BATCH_S3_URI`' in str(raised)
+
+
 # Quotas
 
 
@@ -801,7 +898,7 @@ async def test_a_job_of_too_few_requests_fails_and_the_error_says_what_to_do(
     outcomes = await run(clock, model)
     assert all(isinstance(outcome, ModelRequestRejectedError) for outcome in outcomes)
     assert 'minimum of 100 records' in str(outcomes[0])
-    assert '`max_wait`' in str(outcomes[0])
+    assert str(outcomes[0]).count('`max_wait`') == 1
     assert fake.bedrock.count('create') == 1
     many = [f'row {n}' for n in range(100)]
     assert await run(clock, model, many) == [f'answer to {row}' for row in many]
@@ -813,7 +910,7 @@ async def test_a_create_that_is_refused_for_too_few_requests_says_what_to_do(
     message = 'The number of records in the batch is fewer than the minimum.'
     fake.bedrock.inject('create', 'http', status=400, message=message)
     outcomes = await run(clock, model)
-    assert all(isinstance(outcome, ModelHTTPError) and '`max_wait`' in str(outcome) for outcome in outcomes)
+    assert all(isinstance(outcome, ModelHTTPError) and str(outcome).count('`max_wait`') == 1 for outcome in outcomes)
 
 
 async def test_a_job_beyond_those_that_may_run_at_a_time_is_ordered_later(
@@ -919,8 +1016,12 @@ async def test_a_job_is_stopped(fake: FakeProviders, model: Any, clock: ManualCl
         ({'status': 'Completed'}, 'again'),
         ({'status': 'Failed'}, 'again'),
         ({'status': 'Failed', 'message': 'The role may not read the file.'}, 400),
-        ({'status': 'Failed', 'message': 'An internal error came up.'}, 500),
-        ({'status': 'Failed', 'message': 'The job was throttled.'}, 429),
+        ({'status': 'Failed', 'message': 'An internal server error occurred. Retry your request.'}, 500),
+        ({'status': 'Failed', 'message': 'ThrottlingException: Rate exceeded'}, 429),
+        ({'status': 'Failed', 'message': "The service isn't currently available."}, 503),
+        ({'status': 'Failed', 'message': 'The internal model id is wrong.'}, 400),
+        ({'status': 'Failed', 'message': 'Unexpected token in record 3.'}, 400),
+        ({'status': 'Failed', 'message': 'The object is unavailable to the role. Try again with another.'}, 400),
     ],
 )
 async def test_a_request_without_a_result(details: dict[str, Any], expected: Any, lane: Lane):
@@ -968,6 +1069,16 @@ async def test_a_page_that_says_nothing_proves_nothing(page: Any, lane: Lane, re
         await lane.find(Sought(TAG, GROUP), since=CREATED)
     replies.say({'invocationJobSummaries': []})
     assert await lane.find(Sought(TAG, GROUP), since=CREATED) == []
+
+
+async def test_a_job_that_shows_no_name_may_be_the_one(lane: Lane, replies: Replies):
+    nameless = job_object(jobArn=ARN.replace('abc', 'xyz'))
+    del nameless['jobName']
+    replies.say({'invocationJobSummaries': [nameless]})
+    with pytest.raises(ListingIncomplete, match='without names'):
+        await lane.find(Sought(TAG, GROUP), since=CREATED)
+    replies.say({'invocationJobSummaries': [nameless], 'nextToken': 'n'}, {'invocationJobSummaries': [job_object()]})
+    assert [batch.id for batch in await lane.find(Sought(TAG, GROUP), since=CREATED)] == [ARN]
 
 
 async def test_a_listing_without_end_proves_nothing(lane: Lane, replies: Replies, monkeypatch: pytest.MonkeyPatch):
@@ -1091,7 +1202,7 @@ async def test_a_listing_of_files_without_end_is_an_error(
 ):
     monkeypatch.setattr(aws, '_MAX_PAGES', 2)
     token = '<NextContinuationToken>n</NextContinuationToken>'
-    for more, said in ((token, '2 pages'), ('', 'how it goes on')):
+    for more, said in ((token, '2 pages'), ('', 'does not say where')):
         replies.say(f'<ListBucketResult><IsTruncated>true</IsTruncated>{more}</ListBucketResult>'.encode())
         with pytest.raises(ModelAPIError, match=said):
             [result async for result in lane.results(handle())]

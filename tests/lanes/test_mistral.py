@@ -611,6 +611,8 @@ async def test_a_row_that_nothing_explains_was_not_run(details: dict[str, Any], 
         ([{'message': 'One'}, {'message': 'Two', 'count': 2}], 400),
         ([{'message': 'Internal Server Error', 'count': 1}], 500),
         ([{'message': 'Rate limit exceeded'}], 429),
+        ([{'message': 'The internal model name is wrong', 'count': 3}], 400),
+        ([{'message': 'The timeout of the job is unavailable', 'count': 3}], 400),
     ],
 )
 async def test_an_error_of_all_requests_is_every_rows(errors: list[Any], status: int, lane: Lane):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 from pydantic_ai.exceptions import UserError
 
-from pydantic_ai_batch import LANES, lane_for
+from pydantic_ai_batch import LANES, lane_for, list_batches, with_batch_api
+from pydantic_ai_batch.exceptions import NoBatchLane
 from pydantic_ai_batch.lanes import lane_named
 from pydantic_ai_batch.lanes.names import ALIASES
 
@@ -76,6 +78,47 @@ def test_a_missing_key_is_an_error_that_names_its_variable(name: str, variable: 
             monkeypatch.delenv(key, raising=False)
     with pytest.raises(UserError, match=variable):
         lane_for(name)
+
+
+@pytest.mark.parametrize(
+    ('name', 'why'),
+    [
+        ('cohere:command-r', 'Cohere'),
+        ('Cohere:command-r', 'Cohere'),
+        ('deepseek:deepseek-chat', 'DeepSeek'),
+        ('huggingface:openai/gpt-oss-20b', 'Hugging Face'),
+        ('ollama:qwen3', "lane='openai-compatible'"),
+        ('openrouter:openai/gpt-5-mini', 'provider of the model itself'),
+        ('vllm:qwen3', 'run-batch'),
+        ('cerebras:gpt-oss-120b', 'private preview'),
+        ('gateway/openai:gpt-5-mini', 'a key of its own'),
+    ],
+)
+async def test_a_provider_without_a_batch_api_is_refused_before_a_key_or_an_sdk_is_asked_for(name: str, why: str):
+    for call in (lane_for, with_batch_api):
+        with pytest.raises(NoBatchLane, match=re.escape(why)):
+            call(name)
+    with pytest.raises(NoBatchLane, match=re.escape(why)):
+        await anext(list_batches(name))
+
+
+def test_a_server_of_such_a_provider_may_be_said_to_have_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv('OLLAMA_BASE_URL', 'http://127.0.0.1:9/v1')
+    assert lane_for('ollama:qwen3', lane='openai-compatible').info.name == 'openai-compatible'
+
+
+async def test_what_is_no_model_and_no_lane_is_told_what_lanes_there_are():
+    with pytest.raises(UserError, match='openai, azure, anthropic'):
+        await anext(list_batches('nonsense'))
+
+
+@pytest.mark.parametrize('prefix', ['bedrock', 'aws'])
+def test_a_model_of_bedrock_without_a_region_says_how_to_set_one(prefix: str, monkeypatch: pytest.MonkeyPatch):
+    for name in ('AWS_DEFAULT_REGION', 'AWS_REGION'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv('AWS_CONFIG_FILE', '/nonexistent')
+    with pytest.raises(UserError, match='`AWS_DEFAULT_REGION`'):
+        lane_for(f'{prefix}:us.amazon.nova-lite-v1:0')
 
 
 @pytest.mark.parametrize('name', ['nowhere:model', 'deepinfra:'])

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -20,6 +21,8 @@ from pydantic_ai import Agent, ModelRequest
 from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelConnectionError,
+    ModelHTTPError,
+    ModelNotFoundError,
     ModelRateLimitError,
     ModelRequestRejectedError,
     ModelServerError,
@@ -30,7 +33,7 @@ from pydantic_ai.models.google import GoogleModel, GoogleModelSettings
 from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 
 from pydantic_ai_batch import BatchModelRequests, Lane, lane_for, model_request_batch
-from pydantic_ai_batch.exceptions import ResultIntegrityError
+from pydantic_ai_batch.exceptions import RequestNotSendable, ResultIntegrityError
 from pydantic_ai_batch.lanes.base import TAG_KEY, ListingIncomplete, NotCreated, NotRun, Payload, Sought, Stray
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
@@ -179,6 +182,22 @@ async def test_a_failed_upload_is_no_create_and_an_upload_that_went_well_is_not_
     assert ['upload' in str(call.url) for call in server.calls] == [True, True, False, False]
 
 
+@pytest.mark.parametrize('status', [403, 404])
+async def test_a_bucket_that_is_not_there_or_not_allowed_is_named_with_its_variable(
+    status: int, vertex: Callable[..., GoogleModel], clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        fake.vertex.inject('upload', 'http', status=status)
+        [error] = await clock.run(model_request_batch(vertex(fake), requests_of(['a']), clock=clock))
+        fake.vertex.inject('download', 'http', status=status, times=None)
+        [unread] = await clock.run(model_request_batch(vertex(fake), requests_of(['a']), clock=clock))
+    for raised in (error, unread):
+        assert isinstance(raised, ModelHTTPError)
+        assert not isinstance(raised, ModelNotFoundError)
+        assert "'test-bucket'" in str(raised)
+        assert '`GOOGLE_CLOUD_BATCH_GCS_URI`' in str(raised)
+
+
 @pytest.mark.parametrize('uri', ['', 'bucket/folder', 's3://bucket/folder', 'gs://'])
 async def test_without_a_place_in_cloud_storage_nothing_is_sent(
     uri: str, lane: Lane, server: Server, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
@@ -245,6 +264,39 @@ async def test_a_label_of_the_name_of_ours_does_not_take_its_place(
         assert fake.vertex.count('create') == 1
 
 
+@pytest.mark.parametrize(
+    'labels',
+    [
+        {'Team': 'evals'},
+        {'team': 'Evals'},
+        {'team': 'the evals'},
+        {'team': 'e' * 64},
+        {'t' * 64: 'evals'},
+        {'7th': 'evals'},
+        {'': 'evals'},
+    ],
+)
+async def test_a_label_that_google_does_not_take_is_refused_before_anything_is_sent(
+    labels: dict[str, str], lane: Lane, server: Server, clock: ManualClock
+):
+    request = replace(requests_of(['a'])[0], model_settings=GoogleModelSettings(google_labels=labels))
+    [refused] = await clock.run(model_request_batch(lane.model, [request], clock=clock))
+    assert isinstance(refused, RequestNotSendable)
+    assert f'{next(iter(labels))!r}: ' in str(refused)
+    assert server.calls == []
+
+
+async def test_as_many_labels_as_google_takes_beside_ours_are_sent(lane: Lane):
+    most = {f'label-{n}': 'größe_1' if n else '' for n in range(63)}
+    for labels in (most, {**most, TAG_KEY: 'mine'}):
+        settings = GoogleModelSettings(google_labels=labels)
+        encoded = await lane.encode(replace(requests_of(['a'])[0], model_settings=settings))
+        assert json.loads(encoded.body)['labels'] == most
+    settings = GoogleModelSettings(google_labels={**most, 'one-more': 'x'})
+    with pytest.raises(UserError, match='at most 63 labels'):
+        await lane.encode(replace(requests_of(['a'])[0], model_settings=settings))
+
+
 async def test_a_status_that_is_none_says_nothing_about_the_job(lane: Lane, server: Server):
     server.replies({})
     with pytest.raises(ModelConnectionError, match='no batch'):
@@ -292,8 +344,12 @@ class Renewed(AnyCredentials):
 
 
 class Revoked(Renewed):
+    def __init__(self, email: str, error: Exception) -> None:
+        super().__init__(email)
+        self.error = error
+
     def refresh(self, request: Any) -> None:
-        raise auth_errors.RefreshError('revoked')
+        raise self.error
 
 
 async def test_a_batch_outlives_the_token_that_it_was_made_with(server: Server):
@@ -328,14 +384,44 @@ async def test_requests_of_others_share_no_batch(server: Server, monkeypatch: py
     assert not [group for group in groups if 'me@project' in group]
 
 
-async def test_credentials_that_cannot_be_renewed_send_nothing(server: Server):
-    client = client_over(server, Revoked('me@project'))
+@pytest.mark.parametrize(
+    'error', [auth_errors.RefreshError('revoked'), OSError('revoked'), ValueError('revoked'), RuntimeError('revoked')]
+)
+async def test_credentials_that_cannot_be_renewed_send_nothing(error: Exception, server: Server):
+    client = client_over(server, Revoked('me@project', error))
     with pytest.raises(ModelConnectionError, match='could not be renewed: revoked') as raised:
         await lane_for(model_with(client)).status(handle())
     # So a create may be tried again.
     assert raised.value.phase == 'connect'
     assert server.calls == []
     await client.aio.aclose()
+
+
+@pytest.mark.parametrize('content', ['{', '[]', '{"type":"authorized_user"}'])
+async def test_credentials_that_cannot_be_read_are_the_callers_to_mend(
+    content: str, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    file = tmp_path / 'credentials.json'
+    file.write_text(content)
+    monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(file))
+    client = client_over(server)
+    client._api_client._credentials = None
+    with pytest.raises(UserError, match='credentials for Google Cloud'):
+        await lane_for(model_with(client)).status(handle())
+    assert server.calls == []
+    await client.aio.aclose()
+
+
+def test_a_name_without_a_project_says_where_it_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    file = tmp_path / 'credentials.json'
+    file.write_text('{"type":"authorized_user","client_id":"a","client_secret":"b","refresh_token":"c"}')
+    monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(file))
+    monkeypatch.setenv('PATH', str(tmp_path))
+    monkeypatch.setenv('NO_GCE_CHECK', 'true')
+    for name in ('GOOGLE_API_KEY', 'GEMINI_API_KEY', 'GOOGLE_CLOUD_PROJECT', 'GCLOUD_PROJECT'):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match='`GOOGLE_CLOUD_PROJECT`'):
+        lane_for('vertex:gemini-2.5-flash')
 
 
 def test_a_name_without_credentials_says_where_they_are_looked_for(monkeypatch: pytest.MonkeyPatch):
@@ -495,9 +581,28 @@ async def test_a_listing_that_is_none_proves_nothing(lane: Lane, server: Server)
             await lane.find(sought, since=CREATED)
     server.replies({'batchPredictionJobs': [job_object(displayName='pab-other')], 'nextPageToken': 'more'}, {})
     assert await lane.find(sought, since=CREATED) == []
-    server.replies({'batchPredictionJobs': [job_object()]})
+    server.replies({'batchPredictionJobs': [{'name': f'{JOB}7'}, job_object()]})
     assert [batch.id for batch in await lane.find(sought, since=CREATED)] == [JOB]
     assert server.calls[-1].url.params['filter'] == f'display_name="pab-{TAG}"'
+
+
+async def test_a_file_is_known_again_only_by_the_place_that_it_went_to(
+    lane: Lane, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    group, source = await lane.identity(), f'{PLACE}/pab-{TAG}.jsonl'
+    same = Sought(TAG, group)
+    await lane.recall(same, since=CREATED)
+    assert same.receipt == {'input_file': source}
+    monkeypatch.setenv('GOOGLE_CLOUD_BATCH_GCS_URI', 'gs://others-bucket')
+    moved = Sought(TAG, group)
+    await lane.recall(moved, since=CREATED)
+    await lane.discard(moved)
+    assert (moved.receipt, server.calls) == ({}, [])
+    for uris, known in (([source], source), (['gs://bucket/everyones.jsonl', None], None), (None, None)):
+        sought = Sought(TAG, group)
+        server.replies({'batchPredictionJobs': [job_object(inputConfig={'gcsSource': {'uris': uris}})]})
+        [batch] = await lane.find(sought, since=CREATED)
+        assert (batch.provider_details or {}).get('input_file') == known
 
 
 async def test_agents_with_tools_go_through_it_and_each_answer_says_that_it_was_batched(

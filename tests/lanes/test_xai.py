@@ -284,6 +284,16 @@ async def test_an_empty_batch_that_the_listing_is_late_to_show_costs_nothing(
     assert billed(fake) == Counter(ROWS)
 
 
+async def test_where_no_listing_can_be_read_another_empty_batch_costs_nothing(
+    fake: FakeProviders, model: Any, clock: ManualClock
+):
+    fake.xai.inject('create', 'lose_reply')
+    fake.xai.inject('list', 'http', status=403, times=None)
+    assert await run(clock, model) == ANSWERS
+    assert made(fake, 'create', 'add') == [2, 1]
+    assert billed(fake) == Counter(ROWS)
+
+
 @pytest.mark.parametrize(
     ('fault', 'options'), [('lose_reply', {}), ('garbage', {}), ('http', {'status': 503, 'done': True})]
 )
@@ -562,6 +572,15 @@ async def test_a_page_that_says_nothing_proves_nothing(page: Any, lane: Lane, se
     server.replies(page)
     with pytest.raises(ListingIncomplete):
         await lane.find(Sought(TAG, GROUP, 3), since=CREATED)
+
+
+async def test_a_batch_that_shows_no_name_may_be_the_one(lane: Lane, server: Server):
+    nameless = batch_object(batch_id='other', name=None)
+    server.replies({'batches': [nameless], 'pagination_token': None})
+    with pytest.raises(ListingIncomplete, match='without names'):
+        await lane.find(Sought(TAG, GROUP, 3), since=CREATED)
+    server.replies({'batches': [nameless, batch_object()], 'pagination_token': None})
+    assert [batch.id for batch in await lane.find(Sought(TAG, GROUP, 3), since=CREATED)] == [ID]
 
 
 async def test_a_listing_without_end_proves_nothing(lane: Lane, server: Server):

@@ -12,6 +12,7 @@ from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
 
 from pydantic_ai_batch import lane_for
+from pydantic_ai_batch.lanes import bedrock
 from pydantic_ai_batch.lanes.aws import AWS, S3Place, services_of
 from pydantic_ai_batch.lanes.base import NotCreated, Payload
 from pydantic_ai_batch.testing import FakeProviders
@@ -33,7 +34,7 @@ def model(moto: str, upstream: FakeProviders, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 async def aws(model: BedrockConverseModel) -> AWS:
-    return AWS(await services_of(model), model.model_name)
+    return AWS(await services_of(model), model.model_name, bedrock.PLACE_VARIABLE)
 
 
 @pytest.fixture

@@ -167,6 +167,25 @@ def test_without_the_extra_the_error_names_it() -> None:
     )
 
 
+@pytest.mark.parametrize(('name', 'sdk'), [('groq', 'groq'), ('mistral', 'mistralai'), ('bedrock', 'boto3')])
+def test_a_client_without_its_sdk_names_the_extra_and_the_other_fakes_work(name: str, sdk: str) -> None:
+    program = f"""
+import sys
+
+sys.modules[{sdk!r}] = None
+from pydantic_ai_batch.exceptions import LaneDependencyMissing
+from pydantic_ai_batch.testing import FakeProviders
+
+with FakeProviders() as fake:
+    fake.openai.client()
+    try:
+        fake.{name}.client()
+    except LaneDependencyMissing as missing:
+        print(missing)
+"""
+    assert f"pip install 'pydantic-ai-batch[{name}]'" in run('-c', program)
+
+
 def test_the_plugin_imports_no_server() -> None:
     assert run('-c', IMPORTS_NOTHING) == '[]'
 

@@ -44,6 +44,10 @@ def _all_of(infos: list[LaneInfo]) -> Table:
     table = Table(*(Column(head, no_wrap=True) for head in ('lane', *_COLUMNS)))
     for info in infos:
         table.add_row(info.name, *(_short(info, fact) for fact in _COLUMNS.values()))
+    # Few lanes have a fewest number, and a narrow terminal has no room for another column.
+    least = [f'{info.name}: at least {info.min_requests:,}' for info in infos if info.min_requests is not None]
+    if least:
+        table.caption, table.caption_justify = f'Requests in a batch, {"; ".join(least)}.', 'left'
     return table
 
 

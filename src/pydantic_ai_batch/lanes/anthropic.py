@@ -36,6 +36,7 @@ from .base import (
 from .credentials import ClientLane
 from .errors import http_error, json_object, sdk_errors, sdk_headers, unreadable
 from .lines import chunks_of, damaged, dump_json, object_in, parse_object, parse_time, read_line, split_lines, stray
+from .paging import pages_of, token_in
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -238,27 +239,26 @@ class AnthropicLane(ClientLane):
             yield batch
 
     async def _made_since(self, since: datetime, group: str) -> AsyncIterator[Batch]:
+        check_allow_model_requests()
+        async with aclosing(pages_of(self._listed, _MAX_PAGES)) as pages:
+            async for items in pages:
+                for item in items:
+                    batch = self._batch(item, group)
+                    if UNKNOWN_TIME < batch.created_at < since:
+                        return
+                    yield batch
+
+    async def _listed(self, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of the listing of batches, newest first, and what the next one comes after."""
         import httpx2
 
-        check_allow_model_requests()
-        after: str | None = None
-        for _ in range(_MAX_PAGES):
-            query: dict[str, object] = {**_BETA, 'limit': _PAGE, **({'after_id': after} if after else {})}
-            with self._errors():
-                response = await self.client.get(
-                    _PATH, cast_to=httpx2.Response, options={'headers': sdk_headers(), 'params': query}
-                )
-            page = json_object(self.model.model_name, response.content)
-            for item in listed_batches(page.get('data')):
-                batch = self._batch(item, group)
-                if UNKNOWN_TIME < batch.created_at < since:
-                    return
-                yield batch
-            if not page.get('has_more'):
-                return
-            if not isinstance(after := page.get('last_id'), str) or not after:
-                raise ListingIncomplete('The listing has more, and does not say where.')
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        query: dict[str, object] = {**_BETA, 'limit': _PAGE, **({'after_id': after} if after else {})}
+        with self._errors():
+            response = await self.client.get(
+                _PATH, cast_to=httpx2.Response, options={'headers': sdk_headers(), 'params': query}
+            )
+        page = json_object(self.model.model_name, response.content)
+        return listed_batches(page.get('data')), (token_in(page, 'last_id') or '') if page.get('has_more') else None
 
     async def _first_id(self, batch: Batch) -> str | None:
         async with aclosing(self.results(batch)) as results:

@@ -14,20 +14,20 @@ import os
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, TypeVar, cast
 
-from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
 from pydantic_ai.models import Model, get_user_agent
 
 from pydantic_ai_batch.per_model import PerModel, innermost
 from pydantic_ai_batch.replay_boto import new_session
 
-from .base import ListingIncomplete
-from .errors import connection_error, http_error, without_passwords
+from .errors import connection_error, http_error, of_storage, without_passwords
 from .lines import list_of_objects, split_lines
+from .paging import pages_of, token_in
 
 T = TypeVar('T')
 
@@ -178,17 +178,20 @@ class AWS:
     services: Services
     model_name: str
 
+    place_variable: str
+    """The environment variable that names the bucket."""
+
     async def bedrock(self, operation: str, **parameters: Any) -> Mapping[str, Any]:
         """Make a call of Bedrock's."""
         return await self._call(partial(getattr(self.services.bedrock, operation), **parameters))
 
     async def put(self, place: S3Place, file: IO[bytes]) -> None:
         """Write an object."""
-        await self._call(partial(self.services.s3.put_object, Bucket=place.bucket, Key=place.key, Body=file))
+        await self._s3('put_object', place, Key=place.key, Body=file)
 
     async def delete(self, place: S3Place) -> None:
         """Delete an object. It need not be there."""
-        await self._call(partial(self.services.s3.delete_object, Bucket=place.bucket, Key=place.key))
+        await self._s3('delete_object', place, Key=place.key)
 
     async def below(self, place: S3Place) -> list[S3Place]:
         """The objects whose keys begin with that of a place.
@@ -196,22 +199,20 @@ class AWS:
         Raises:
             ListingIncomplete: It is not all of a listing.
         """
-        found: list[S3Place] = []
-        parameters: dict[str, Any] = {'Bucket': place.bucket, 'Prefix': place.key}
-        for _ in range(_MAX_PAGES):
-            page = await self._call(partial(self.services.s3.list_objects_v2, **parameters))
-            keys = (item.get('Key') for item in list_of_objects(page.get('Contents')))
-            found += [S3Place(place.bucket, key) for key in keys if isinstance(key, str)]
-            if not page.get('IsTruncated'):
-                return found
-            if not (token := page.get('NextContinuationToken')):
-                raise ListingIncomplete(f'The listing of {place} does not say how it goes on.')
-            parameters['ContinuationToken'] = token
-        raise ListingIncomplete(f'The listing of {place} was read {_MAX_PAGES} pages deep.')
+
+        async def read(token: str | None) -> tuple[list[S3Place], str | None]:
+            further = {'ContinuationToken': token} if token else {}
+            page = await self._s3('list_objects_v2', place, Prefix=place.key, **further)
+            keys = [item.get('Key') for item in list_of_objects(page.get('Contents'))]
+            found = [S3Place(place.bucket, key) for key in keys if isinstance(key, str)]
+            return found, (token_in(page, 'NextContinuationToken') or '') if page.get('IsTruncated') else None
+
+        async with aclosing(pages_of(read, _MAX_PAGES, of=f'The listing of {place}')) as pages:
+            return [found async for page in pages for found in page]
 
     async def lines(self, place: S3Place) -> AsyncGenerator[bytes]:
         """The lines of an object, as they arrive."""
-        reply = await self._call(partial(self.services.s3.get_object, Bucket=place.bucket, Key=place.key))
+        reply = await self._s3('get_object', place, Key=place.key)
         body: Any = reply['Body']
         try:
             async for line in split_lines(self._chunks(body)):
@@ -222,6 +223,13 @@ class AWS:
     async def _chunks(self, body: Any) -> AsyncIterator[bytes]:
         while chunk := await self._call(partial(body.read, _CHUNK)):
             yield chunk
+
+    async def _s3(self, operation: str, place: S3Place, **parameters: Any) -> Mapping[str, Any]:
+        """Make a call of S3's, about what is in the bucket of a place."""
+        try:
+            return await self._call(partial(getattr(self.services.s3, operation), Bucket=place.bucket, **parameters))
+        except ModelHTTPError as error:
+            raise of_storage(error, place.bucket, self.place_variable) from error.__cause__
 
     async def _call(self, call: Callable[[], T]) -> T:
         with _errors(self.model_name):

@@ -9,12 +9,12 @@ import secrets
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import IO, Any, ClassVar, Literal, Self, TypeGuard, cast
+from typing import IO, Any, ClassVar, Literal, Self, TypeGuard, TypeVar, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import ModelResponse
@@ -27,6 +27,8 @@ from pydantic_ai_batch.exceptions import ResultIntegrityError
 from pydantic_ai_batch.statuses import TERMINAL, JobStatus
 
 from .lines import Stray, list_of_objects
+
+T = TypeVar('T')
 
 _log = logging.getLogger('pydantic_ai_batch')
 _unknown_statuses: set[tuple[str, str]] = set()
@@ -267,6 +269,19 @@ def listed_batches(data: Any, *, key: str = 'id') -> list[dict[str, Any]]:
     return items
 
 
+def called(name: str, listed: Iterable[tuple[Any, T]]) -> list[T]:
+    """The batches of a whole listing that have a name, of those that are listed with theirs.
+
+    Raises:
+        ListingIncomplete: None has, and one does not show its name, so that it may be the one.
+    """
+    listed = list(listed)
+    found = [batch for shown, batch in listed if shown == name]
+    if not found and not all(isinstance(shown, str) for shown, _ in listed):
+        raise ListingIncomplete('The provider listed batches without names.')
+    return found
+
+
 class Undecided(Exception):
     """A batch that may be the one looked for is running, and shows whose it is only when it has ended."""
 
@@ -385,6 +400,12 @@ class Lane(ABC):
     complete: ClassVar[str | None] = None
     """The word for a batch that has a result for each of its requests, where its counts may be late or missing."""
 
+    wire_ids: ClassVar[re.Pattern[str]] = re.compile('[A-Za-z0-9_-]{1,64}')
+    """What the ID of a request in a batch may be, where a caller gives it."""
+
+    wire_ids_are: ClassVar[str] = '1 to 64 letters, digits, hyphens and underscores'
+    """The same in words."""
+
     prefix: ClassVar[bytes] = b''
     separator: ClassVar[bytes] = b'\n'
     suffix: ClassVar[bytes] = b'\n'
@@ -498,6 +519,13 @@ class Lane(ABC):
             NotCreated: The provider was not asked to make a batch yet.
             ModelAPIError: It was, and answered with an error or not at all.
         """
+
+    def is_repeatable(self, payload: Payload) -> bool:
+        """Whether a create whose reply was lost makes no second batch if it is sent again soon, by the provider's word.
+
+        What `LaneInfo.repeatable` says in words may be less than that: a guess, or a part of what a create does.
+        """
+        return False
 
     @abstractmethod
     async def status(self, batch: Batch) -> Batch:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, cast
 from urllib.parse import unquote
 
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, check_allow_model_requests
 from pydantic_ai.models.batch import Batch, BatchRequest, BatchResult, EncodedBatchRequest
 
@@ -40,6 +41,7 @@ from .base import (
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     listed_batches,
 )
@@ -58,6 +60,7 @@ from .lines import (
     read_line,
     stray,
 )
+from .paging import pages_of, token_in
 
 ROLE_VARIABLE = 'AWS_BEDROCK_BATCH_ROLE_ARN'
 """The environment variable with the role that Bedrock reads and writes the files as."""
@@ -92,16 +95,25 @@ _ERRORS = {
 }
 """What the error of a live request is called, by its status."""
 
-_PASSING_WORDS = {
-    'throttl': 429,
+_PASSING_PHRASES = {
+    'throttlingexception': 429,
     'too many requests': 429,
-    'timed out': 408,
-    'unavailable': 503,
-    'internal': 500,
-    'unexpected': 500,
-    'try again': 500,
+    'rate exceeded': 429,
+    'number of requests exceeds the limit': 429,
+    'modeltimeoutexception': 408,
+    'request took too long to process': 408,
+    'serviceunavailableexception': 503,
+    "service isn't currently available": 503,
+    'service unavailable': 503,
+    'internalserverexception': 500,
+    'internal server error': 500,
+    'system encountered an unexpected error': 500,
 }
-"""What is in the messages of failures that pass, with the status that a live request would get [guess]."""
+"""What is in the messages of failures that pass, with the status that a live request would get [guess].
+
+These are the names and the words that AWS has for such errors elsewhere, and whole ones: a single word may be about the
+file, which is as wrong the next time.
+"""
 
 _TOO_FEW = ('minimum', 'at least', 'fewer', 'less than')
 """What is in a message about records if there are too few of them in a job [guess]."""
@@ -266,8 +278,17 @@ class BedrockLane(Lane):
             )
         return encoded
 
+    async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
+        """Decode a result as the model would read it live, or raise the error, with what can be done about it."""
+        try:
+            return await super().decode(result, request)
+        except ModelHTTPError as error:
+            if not _is_too_few(str(error_object(error.body).get('message') or '')):
+                raise
+            raise self._hinted(error, _MORE) from error.__cause__
+
     async def _aws(self) -> AWS:
-        return AWS(await services_of(self.model), self.model.model_name)
+        return AWS(await services_of(self.model), self.model.model_name, PLACE_VARIABLE)
 
     def frame(self, custom_id: str, body: bytes) -> bytes:
         """A line of the input file."""
@@ -304,22 +325,28 @@ class BedrockLane(Lane):
         # The reply is the ARN alone.
         return self._batch({'status': 'Submitted', 'submitTime': datetime.now(UTC), **job}, payload)
 
+    def is_repeatable(self, payload: Payload) -> bool:
+        """Whether the input file is there already, so that the token is of the same order: that makes one job of it."""
+        return 'input' in payload.receipt
+
     def _refusal(self, error: ModelHTTPError) -> ModelHTTPError:
         """The error of a create, with what can be done about it."""
         said = error_object(error.body)
         message = str(said.get('message') or '')
         if _is_too_few(message):
-            hint, status_code = _MORE, error.status_code
-        elif said.get('code') == 'ServiceQuotaExceededException' and not _is_about_the_file(message):
+            return self._hinted(error, _MORE)
+        if said.get('code') == 'ServiceQuotaExceededException' and not _is_about_the_file(message):
             # Of jobs at a time, which there will be fewer of. AWS answers a 400, and says to come again later.
-            hint, status_code = None, 429
-        else:
-            return error
-        return http_error(self.model.model_name, status_code, error.body, headers=error.headers, hint=hint)
+            return http_error(self.model.model_name, 429, error.body, headers=error.headers)
+        return error
+
+    def _hinted(self, error: ModelHTTPError, hint: str) -> ModelHTTPError:
+        return http_error(self.model.model_name, error.status_code, error.body, headers=error.headers, hint=hint)
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
-        """Know the input file by its key, which is made of the tag."""
-        payload.receipt.setdefault('input', str(_configured().input_of(payload.tag)))
+        """Know the input file by its key, which is made of the tag, if the place is still the one that it went to."""
+        if compat.same_credential(payload.group, await self.identity()):
+            payload.receipt.setdefault('input', str(_configured().input_of(payload.tag)))
 
     async def discard(self, payload: Sought) -> None:
         """Delete the input file that no job was made of."""
@@ -340,10 +367,15 @@ class BedrockLane(Lane):
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for jobs of the name that the payload's was ordered with."""
         name = file_name(payload.tag)
-        found: dict[str, Batch] = {}
         async with aclosing(self._pages(nameContains=name, submitTimeAfter=since)) as pages:
-            async for jobs in pages:
-                found |= {job['jobArn']: self._batch(job, payload) for job in jobs if job.get('jobName') == name}
+            listed = [(job.get('jobName'), job) async for jobs in pages for job in jobs]
+        jobs = called(name, listed)
+        for job in jobs:
+            # The place may be another one by now: what the job reads was written for it alone, as its name tells.
+            source = as_object(as_object(job.get('inputDataConfig')).get('s3InputDataConfig')).get('s3Uri')
+            if isinstance(source, str) and source.endswith(f'/{name}.jsonl'):
+                payload.receipt['input'] = source
+        found = {job['jobArn']: self._batch(job, payload) for job in jobs}
         return sorted(found.values(), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:
@@ -363,19 +395,16 @@ class BedrockLane(Lane):
         """
         check_allow_model_requests()
         aws = await self._aws()
-        parameters: dict[str, Any] = {
-            **filters,
-            'maxResults': _PAGE,
-            'sortBy': 'CreationTime',
-            'sortOrder': 'Descending',
-        }
-        for _ in range(_MAX_PAGES):
-            page = await aws.bedrock('list_model_invocation_jobs', **parameters)
-            yield listed_batches(page.get('invocationJobSummaries'), key='jobArn')
-            if not (token := page.get('nextToken')):
-                return
-            parameters['nextToken'] = token
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        parameters = {**filters, 'maxResults': _PAGE, 'sortBy': 'CreationTime', 'sortOrder': 'Descending'}
+
+        async def read(token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+            further = {'nextToken': token} if token else {}
+            page = await aws.bedrock('list_model_invocation_jobs', **parameters, **further)
+            return listed_batches(page.get('invocationJobSummaries'), key='jobArn'), token_in(page, 'nextToken')
+
+        async with aclosing(pages_of(read, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
 
     def where_to_look(self, payload: Sought) -> str:
         """How a person finds the job of `payload` at Bedrock."""
@@ -420,9 +449,9 @@ class BedrockLane(Lane):
         if not isinstance(message, str) or not message:
             return None
         # Whether a request is right is not looked at before it is run: what a job fails for is the matter of all.
-        status_code = status_in(message.lower(), _PASSING_WORDS) or 400
+        status_code = status_in(message.lower(), _PASSING_PHRASES) or 400
         if _is_too_few(message):
-            status_code, message = 400, f'{message} {_MORE}'
+            status_code = 400
         return _errored(custom_id, status_code, {'message': message})
 
     async def cancel(self, batch: Batch) -> Batch:

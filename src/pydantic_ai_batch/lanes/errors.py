@@ -130,6 +130,26 @@ def http_error(
     )
 
 
+def of_storage(error: ModelHTTPError, bucket: str, variable: str) -> ModelHTTPError:
+    """The error of a call of a cloud's storage, with the bucket and the variable that it is from, if it is about them.
+
+    A 404 is none about a model there.
+    """
+    if error.status_code not in (403, 404):
+        return error
+    wrong = 'the credentials may not use it' if error.status_code == 403 else 'it, or the file in it, is not there'
+    return ModelHTTPError.for_category(
+        ModelAuthenticationError if error.status_code == 403 else None,
+        status_code=error.status_code,
+        model_name=error.model_name,
+        body=error.body,
+        headers=error.headers,
+        hint=f'This is about the bucket {bucket!r}: {wrong}. See to that, or set `{variable}` to another place.',
+        provider_error_code=error.provider_error_code,
+        provider_error_type=error.provider_error_type,
+    )
+
+
 def sdk_headers() -> dict[str, str]:
     """The headers of each call of a batch API, by which it is known to come from the framework."""
     return {'User-Agent': get_user_agent()}

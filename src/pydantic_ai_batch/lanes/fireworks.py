@@ -75,6 +75,7 @@ from .lines import (
     unwrapped,
 )
 from .openai_client import CHAT_COMPLETIONS, OpenAIClientLane
+from .paging import pages_of, token_in
 
 ACCOUNT_VARIABLE = 'FIREWORKS_ACCOUNT_ID'
 """The environment variable with the account that batch calls are made for."""
@@ -255,6 +256,8 @@ class FireworksLane(OpenAIClientLane):
             job = await self._own(name)
         return self._batch(job, payload)
 
+    # `is_repeatable` is left as it is: that an ID which is taken is refused is a guess.
+
     async def _own(self, name: str) -> Mapping[str, Any]:
         """The job that has our ID already, so that it was made by a call whose reply was lost.
 
@@ -355,18 +358,18 @@ class FireworksLane(OpenAIClientLane):
     async def listing(self) -> AsyncGenerator[Batch]:
         """The jobs of the account, in the order of its listing, which is not stated."""
         check_allow_model_requests()
-        anything, token = Sought('', await self.identity()), ''
-        for _ in range(_MAX_PAGES):
-            query: dict[str, object] = {'pageSize': _PAGE, **({'pageToken': token} if token else {})}
-            page = await self._get('batchInferenceJobs', query)
-            # An empty list is left out.
-            for job in listed_batches(page.get('batchInferenceJobs', []), key='name'):
-                model, batch = job.get('model'), self._batch(job, anything)
-                yield replace(batch, model_name=model) if isinstance(model, str) and model else batch
-            token = page.get('nextPageToken')
-            if not isinstance(token, str) or not token:
-                return
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        anything = Sought('', await self.identity())
+        async with aclosing(pages_of(self._listed, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                for job in jobs:
+                    model, batch = job.get('model'), self._batch(job, anything)
+                    yield replace(batch, model_name=model) if isinstance(model, str) and model else batch
+
+    async def _listed(self, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of the listing of jobs, and the token of the next one."""
+        page = await self._get('batchInferenceJobs', {'pageSize': _PAGE, **({'pageToken': token} if token else {})})
+        # An empty list is left out.
+        return listed_batches(page.get('batchInferenceJobs', []), key='name'), token_in(page, 'nextPageToken')
 
     def where_to_look(self, payload: Sought) -> str:
         """How a person finds the job of `payload` at Fireworks."""

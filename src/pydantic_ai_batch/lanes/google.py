@@ -35,6 +35,7 @@ from .base import (
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     listed_batches,
 )
@@ -53,6 +54,7 @@ from .lines import (
     read_line,
     split_lines,
 )
+from .paging import pages_of, token_in
 
 if TYPE_CHECKING:
     from google.genai import Client
@@ -283,19 +285,17 @@ class GoogleLane(ClientLane):
 
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for batches with the payload's tag in their display name, newest first."""
-        found: list[Mapping[str, Any]] = []
+        listed: list[tuple[Any, Mapping[str, Any]]] = []
         async with aclosing(self._pages()) as pages:
             async for jobs in pages:
-                names = [object_in(job, 'metadata').get('displayName') for job in jobs]
-                if not all(isinstance(name, str) for name in names):
-                    raise ListingIncomplete('The provider listed batches without names.')
-                found += [job for job, name in zip(jobs, names, strict=True) if name == file_name(payload.tag)]
+                listed += [(object_in(job, 'metadata').get('displayName'), job) for job in jobs]
                 oldest = parse_time(object_in(jobs[-1], 'metadata').get('createTime')) if jobs else None
                 if oldest is not None and oldest < since:
                     break
         stub = self._stub(payload.group, since, payload.count)
         if 'input_file' in payload.receipt:
             stub = replace(stub, provider_details={'input_file': payload.receipt['input_file']})
+        found = called(file_name(payload.tag), listed)
         return sorted((self._batch(job, stub) for job in found), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:
@@ -311,15 +311,15 @@ class GoogleLane(ClientLane):
     async def _pages(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """The listing of batches, newest first, a page at a time."""
         check_allow_model_requests()
-        token = ''
-        for _ in range(_MAX_PAGES):
-            page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token})}')
-            # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
-            yield listed_batches(page.get('operations', []), key='name')
-            token = page.get('nextPageToken')
-            if not token:
-                return
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        async with aclosing(pages_of(self._listed, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
+
+    async def _listed(self, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of the listing of batches, newest first, and the token of the next one."""
+        page = await self._operation(f'batches?{urlencode({"pageSize": _PAGE, "pageToken": token or ""})}')
+        # An empty listing is an empty object. So is what the SDK makes of no reply at all, which is not told apart.
+        return listed_batches(page.get('operations', []), key='name'), token_in(page, 'nextPageToken')
 
     def _stub(self, group: str, created_at: datetime, request_count: int) -> Batch:
         """What is taken of a batch that its description does not tell."""

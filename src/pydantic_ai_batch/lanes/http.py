@@ -6,6 +6,7 @@ call is sent once, and its errors are the framework's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +14,11 @@ from typing import Any
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 
-from .errors import error_object, http_error, json_object, sdk_headers, shown_url, transport_error
+from .errors import error_object, http_error, json_object, of_storage, sdk_headers, shown_url, transport_error
 from .lines import parse_object, split_lines
+
+_BUCKET = re.compile('storage/v1/b/([^/]+)/')
+"""Where the bucket is in a path of Cloud Storage."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,9 @@ class HTTP:
 
     timeout: float
     """How long a call may stand still, in seconds."""
+
+    bucket_variable: str | None = None
+    """The environment variable that names the bucket, where the calls are of Cloud Storage."""
 
     async def call(self, method: str, path: str, **content: Any) -> Mapping[str, Any]:
         """Make a call, and return the JSON object that it is answered with.
@@ -78,7 +85,9 @@ class HTTP:
         if status == 405 or (status == 404 and _says_nothing(body)):
             resource = '/'.join(path.split('/')[:3])
             hint = f'The server at {shown_url(self.base_url)} may have no `{resource}`, which batches need.'
-        raise http_error(self.model_name, status, body, headers=dict(response.headers), hint=hint)
+        error = http_error(self.model_name, status, body, headers=dict(response.headers), hint=hint)
+        bucket = _BUCKET.search(path)
+        raise of_storage(error, bucket[1], self.bucket_variable) if bucket and self.bucket_variable else error
 
     @contextmanager
     def _errors(self) -> Generator[None]:

@@ -86,6 +86,11 @@ def as_object(value: Any) -> dict[str, Any]:
     return cast('dict[str, Any]', value) if isinstance(value, dict) else {}
 
 
+def as_list(value: Any) -> list[Any]:
+    """A value that is to be a list; empty if it is none."""
+    return cast('list[Any]', value) if isinstance(value, list) else []
+
+
 def object_in(value: Any, name: str) -> dict[str, Any]:
     """The object under a name in an object; empty if either is none."""
     return as_object(cast('Mapping[str, Any]', value).get(name)) if isinstance(value, Mapping) else {}

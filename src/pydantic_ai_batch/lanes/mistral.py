@@ -42,6 +42,7 @@ from .credentials import OF_TRANSPORT, ClientLane, group_key
 from .errors import said_of, status_in, unreadable
 from .http import HTTP
 from .lines import (
+    as_list,
     counts_in,
     damaged,
     dump_json,
@@ -54,6 +55,7 @@ from .lines import (
     stray,
     unwrapped,
 )
+from .paging import pages_of
 
 INLINE_BYTES = 5_000_000
 """The largest batch that is sent inside the create call. Mistral documents no limit of it but that of the number."""
@@ -75,16 +77,19 @@ _STATUSES: Mapping[str, JobStatus] = {
     'CANCELLED': 'canceled',
 }
 
-_PASSING_WORDS = {
+_PASSING_PHRASES = {
     'rate limit': 429,
-    'too many': 429,
-    'timeout': 408,
+    'too many requests': 429,
     'timed out': 408,
-    'unavailable': 503,
-    'internal': 500,
-    'server error': 500,
+    'request timeout': 408,
+    'service unavailable': 503,
+    'temporarily unavailable': 503,
+    'internal server error': 500,
 }
-"""What is in the messages of errors that pass, with the status that a live request would get [guess]."""
+"""What is in the messages of errors that pass, with the status that a live request would get [guess].
+
+Whole phrases, as a single word may be about a request, which is as wrong the next time.
+"""
 
 _TIMEOUT = 300.0
 """How long a call may stand still, in seconds, where the client does not say: as long as the SDK lets it."""
@@ -240,7 +245,7 @@ class MistralLane(ClientLane):
         check_allow_model_requests()
         job = await self.http.call('GET', f'{_JOBS}/{_id(batch.id)}')
         updated = self._batch({**job, 'id': batch.id}, batch)
-        if updated.status == 'ended' and (outputs := _list(job.get('outputs'))):
+        if updated.status == 'ended' and (outputs := as_list(job.get('outputs'))):
             self._outputs[batch.id] = outputs
         return updated
 
@@ -253,7 +258,7 @@ class MistralLane(ClientLane):
         answers: int = object_in(details, 'request_counts').get('completed', 0)
         if answers and not outputs and not files[0]:
             job = await self.http.call('GET', f'{_JOBS}/{_id(batch.id)}', params={'inline': 'true'})
-            outputs = _list(job.get('outputs'))
+            outputs = as_list(job.get('outputs'))
         if outputs and (len(outputs) >= answers or not files[0]):
             # The output file holds the same.
             files = files[1:]
@@ -270,7 +275,7 @@ class MistralLane(ClientLane):
         errors = list_of_objects((batch.provider_details or {}).get('errors'))
         if not errors:
             return None
-        status_code = status_in(str(errors[0].get('message')).lower(), _PASSING_WORDS) or 400
+        status_code = status_in(str(errors[0].get('message')).lower(), _PASSING_PHRASES) or 400
         message = '; '.join(str(error.get('message')) for error in errors)
         failed = BatchResult(
             custom_id=custom_id, status='errored', body=compat.error_body(status_code, {'message': message})
@@ -321,8 +326,10 @@ class MistralLane(ClientLane):
         """
         check_allow_model_requests()
         seen = total = 0
-        for number in range(_MAX_PAGES):
-            query: dict[str, Any] = {'page': number, 'page_size': _PAGE, 'order_by': '-created'}
+
+        async def read(number: int | None) -> tuple[list[dict[str, Any]], int | None]:
+            nonlocal seen, total
+            query: dict[str, Any] = {'page': number or 0, 'page_size': _PAGE, 'order_by': '-created'}
             page = await self.http.call('GET', _JOBS, params=query)
             # The spec lets an empty listing leave them out.
             jobs = listed_batches(page.get('data', [] if page.get('total') == 0 else None))
@@ -331,12 +338,14 @@ class MistralLane(ClientLane):
                 # Where a job was deleted meanwhile, another one has moved to a page that was read.
                 raise ListingIncomplete('The provider does not say how many batches there are, or now says fewer.')
             seen, total = seen + len(jobs), listed
-            yield jobs
             if seen >= total:
-                return
-            if not jobs:
-                raise ListingIncomplete('The listing ended before all its batches were shown.')
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+                return jobs, None
+            # After an empty page, none is told of on which the others are.
+            return jobs, (number or 0) + 1 if jobs else 0
+
+        async with aclosing(pages_of(read, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
         """Find the input file by the name that it was uploaded with."""
@@ -421,10 +430,6 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(',', ':')).encode()
 
 
-def _list(value: Any) -> list[Any]:
-    return cast('list[Any]', value) if isinstance(value, list) else []
-
-
 def _id(text: str) -> str:
     return path_id(text, 'a Mistral batch or file')
 
@@ -433,7 +438,7 @@ def _is_of(job: Mapping[str, Any], payload: Sought) -> bool:
     if object_in(job, 'metadata').get(TAG_KEY) == payload.tag:
         return True
     # The file was uploaded for this payload alone.
-    return (file_id := payload.receipt.get('input_file')) is not None and file_id in _list(job.get('input_files'))
+    return (file_id := payload.receipt.get('input_file')) is not None and file_id in as_list(job.get('input_files'))
 
 
 def _counts(job: Mapping[str, Any]) -> dict[str, int]:

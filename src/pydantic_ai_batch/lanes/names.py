@@ -8,7 +8,7 @@ from types import MappingProxyType
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 
-from pydantic_ai_batch.exceptions import LaneDependencyMissing
+from pydantic_ai_batch.exceptions import sdk_missing
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -74,11 +74,29 @@ def _vertex(name: str) -> Model:
             'There are no credentials for Google Cloud: set the environment variable `GOOGLE_APPLICATION_CREDENTIALS` '
             'to the file of a service account, or run `gcloud auth application-default login`.'
         ) from error
+    except ValueError as error:
+        # Of credentials that are of no project by themselves.
+        raise UserError(
+            f'There is no project for Google Cloud: {error} Set the environment variable `GOOGLE_CLOUD_PROJECT`.'
+        ) from error
+
+
+def _bedrock(name: str) -> Model:
+    try:
+        return infer_model(f'bedrock:{name}')
+    except UserError as error:
+        if type(error.__cause__).__name__ != 'NoRegionError':
+            raise
+        raise UserError(
+            'There is no region for Amazon Bedrock: set the environment variable `AWS_DEFAULT_REGION`, as to '
+            '`us-east-1`, or `AWS_PROFILE` to a profile that has one.'
+        ) from error
 
 
 _OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(
     {
         'azure-responses': _azure_responses,
+        'bedrock': _bedrock,
         'deepinfra': _deepinfra,
         'vertex': _vertex,
         'xai': _xai,
@@ -88,8 +106,8 @@ _OF_OURS: Mapping[str, Callable[[str], Model]] = MappingProxyType(
 """How models are made of lanes that the framework has no prefix for, or one for another API."""
 
 
-_EXTRAS: Mapping[str, str] = MappingProxyType({name: name for name in ('bedrock', 'groq', 'mistral')})
-"""The extras that install the SDKs of lanes which do not come with the package."""
+_EXTRAS = ('bedrock', 'groq', 'mistral')
+"""The lanes whose SDKs do not come with the package, but with extras of their names."""
 
 
 def canonical(name: str) -> str:
@@ -109,19 +127,18 @@ def model_named(name: str) -> Model:
     if not colon:
         return infer_model(name)
     known = canonical(prefix)
-    if (make := _OF_OURS.get(known)) is not None:
-        if not rest:
-            raise UserError(f'The name of a model comes after the colon in {name!r}.')
-        return make(rest)
-    # The framework knows its own prefixes, which are more than the lanes.
+    make = _OF_OURS.get(known)
+    if make is not None and not rest:
+        raise UserError(f'The name of a model comes after the colon in {name!r}.')
     try:
+        if make is not None:
+            return make(rest)
+        # The framework knows its own prefixes, which are more than the lanes.
         return infer_model(f'{ALIASES[prefix.lower()]}:{rest}' if prefix.lower() in ALIASES else name)
     except ImportError as error:
-        if (extra := _EXTRAS.get(known)) is None:
+        if known not in _EXTRAS:
             raise
-        raise LaneDependencyMissing(
-            f"The SDK of the lane {known!r} is not installed: `pip install 'pydantic-ai-batch[{extra}]'`."
-        ) from error
+        raise sdk_missing(known) from error
 
 
 _ANY_MODEL: Mapping[str, str] = MappingProxyType(

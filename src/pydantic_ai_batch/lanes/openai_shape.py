@@ -24,7 +24,6 @@ from pydantic_ai_batch.statuses import FRAMEWORK, JobStatus
 from .base import (
     TAG_KEY,
     UNKNOWN_TIME,
-    ListingIncomplete,
     NotCreated,
     NotRun,
     Payload,
@@ -52,6 +51,7 @@ from .lines import (
     unwrapped,
 )
 from .openai_client import OpenAIClientLane
+from .paging import pages_of
 
 STATUSES: Mapping[str, JobStatus] = {
     'validating': 'submitted',
@@ -276,15 +276,9 @@ class OpenAIShapedLane(OpenAIClientLane):
             ListingIncomplete: It is no listing, or not all of one.
         """
         check_allow_model_requests()
-        after: str | None = None
-        for _ in range(_MAX_PAGES):
-            items, after = await self._listed(after)
-            yield items
-            if after is None:
-                return
-            if not items:
-                raise ListingIncomplete('The listing has more, and does not say where.')
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+        async with aclosing(pages_of(self._listed, _MAX_PAGES)) as pages:
+            async for items in pages:
+                yield items
 
     async def _listed(self, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
         """A page of the listing of batches, newest first, and what the next one comes after, if there is one.

@@ -61,14 +61,38 @@ _WITHOUT: Mapping[str, str] = MappingProxyType(
 """Why models of a provider have no lane, by the name that it has in the framework."""
 
 
+def refused_by_name(name: str) -> NoBatchLane | None:
+    """Why the model of a name has no lane, where its provider alone says so; `None` if it may have one.
+
+    So nobody is asked for the key or the SDK of a provider that has no batch API.
+    """
+    provider = name.partition(':')[0].strip().lower()
+    return _through_gateway(name) if provider.startswith('gateway/') else _without(name, provider)
+
+
+def _through_gateway(model_id: str) -> NoBatchLane:
+    return NoBatchLane(
+        f'Model {model_id!r} cannot be batched: it goes through the Pydantic AI Gateway, which serves no batch '
+        'API. Use the provider itself, with a key of its own.'
+    )
+
+
+def _without(model_id: str, provider: str) -> NoBatchLane | None:
+    """Why no model of a provider has a lane; `None` if that does not go by the provider."""
+    if provider == 'cerebras':
+        return LaneNotBuilt(
+            f'Model {model_id!r} cannot be batched: the batch API of Cerebras is a private preview, which '
+            '`pydantic-ai-batch` does not serve yet.'
+        )
+    why = _WITHOUT.get(provider)
+    return NoBatchLane(f'Model {model_id!r} cannot be batched: {why}.') if why is not None else None
+
+
 def no_lane(inner: Model, known: Iterable[LaneInfo]) -> NoBatchLane:
     """Why a model has no lane, and what may be done about it."""
     model_id, provider = inner.model_id, inner.system
     if through_gateway(inner):
-        return NoBatchLane(
-            f'Model {model_id!r} cannot be batched: it goes through the Pydantic AI Gateway, which serves no batch '
-            'API. Use the provider itself, with a key of its own.'
-        )
+        return _through_gateway(model_id)
     if is_a(inner, 'pydantic_ai.models.anthropic', 'AnthropicModel'):
         if not on_a_cloud(inner):
             return NoBatchLane(
@@ -86,13 +110,8 @@ def no_lane(inner: Model, known: Iterable[LaneInfo]) -> NoBatchLane:
             f'Model {model_id!r} cannot be batched: an `XaiModel` speaks gRPC. Use `OpenAIChatModel('
             f'{inner.model_name!r}, provider=XAILanguageProvider())`, from `pydantic_ai_batch.providers`.'
         )
-    if provider == 'cerebras':
-        return LaneNotBuilt(
-            f'Model {model_id!r} cannot be batched: the batch API of Cerebras is a private preview, which '
-            '`pydantic-ai-batch` does not serve yet.'
-        )
-    if (why := _WITHOUT.get(provider)) is not None:
-        return NoBatchLane(f'Model {model_id!r} cannot be batched: {why}.')
+    if (refusal := _without(model_id, provider)) is not None:
+        return refusal
     if is_a(inner, 'pydantic_ai.models.openai', 'OpenAIChatModel', 'OpenAIResponsesModel'):
         return NoBatchLane(f'Model {model_id!r} cannot be batched through {provider!r}: {_not_openais(inner)}')
     return NoBatchLane(

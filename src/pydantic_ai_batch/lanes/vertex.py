@@ -36,12 +36,12 @@ from .base import (
     TAG_KEY,
     UNKNOWN_TIME,
     LaneInfo,
-    ListingIncomplete,
     NotCreated,
     NotRun,
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     listed_batches,
 )
@@ -50,6 +50,7 @@ from .errors import RPC_STATUSES, status_in, unreadable
 from .gemini import STATES, because_of, check_answer, state_of
 from .http import HTTP
 from .lines import (
+    as_list,
     as_object,
     chunks_of,
     damaged,
@@ -63,6 +64,7 @@ from .lines import (
     read_line,
     unwrapped,
 )
+from .paging import pages_of, token_in
 
 STORAGE_VARIABLE = 'GOOGLE_CLOUD_BATCH_GCS_URI'
 """The environment variable with the place in Cloud Storage where input files and results go."""
@@ -86,6 +88,12 @@ _LABELS = b'{"labels":{'
 
 _OURS = b'"%b":' % TAG_KEY.encode()
 """The name of our label, as it stands in a body."""
+
+_LABEL = re.compile(r'[\w-]{1,63}')
+"""What the name of a label is, and its value if it is not empty. Letters may be of any language, and no capitals."""
+
+_MOST_LABELS = 64
+"""How many labels a request may have: Google's rule for labels of any resource."""
 
 _HTTP_STATUSES = {**RPC_STATUSES, 1: 499, 12: 501}
 """The status that a live request would get, by gRPC's number of its error."""
@@ -191,16 +199,25 @@ async def _token(model_name: str, api: Any) -> str:
     """A token for the next call.
 
     Raises:
-        UserError: There are no credentials.
+        UserError: There are no credentials, or they cannot be read.
         ModelConnectionError: They could not be renewed, so that nothing was sent.
     """
     from google.auth import exceptions
 
+    held = api._credentials is not None
     try:
         return await api._async_access_token()
+    except (ModelAPIError, UserError):
+        raise
     except exceptions.DefaultCredentialsError as error:
         raise UserError(f'There are no credentials for Google Cloud: {error}') from error
-    except (exceptions.GoogleAuthError, OSError) as error:
+    except Exception as error:
+        # Beside its own errors, the library raises plain ones for a file or a reply that it cannot read.
+        if not held and not isinstance(error, exceptions.GoogleAuthError | OSError):
+            raise UserError(
+                f'The credentials for Google Cloud cannot be read: {error} Set `GOOGLE_APPLICATION_CREDENTIALS` to a '
+                'file that is whole, or run `gcloud auth application-default login`.'
+            ) from error
         raise ModelConnectionError(
             model_name, f'The credentials for Google Cloud could not be renewed: {error}', phase='connect'
         ) from error
@@ -244,6 +261,9 @@ class VertexLane(ClientLane):
 
     info: ClassVar[LaneInfo] = INFO
     complete: ClassVar[str | None] = 'SUCCEEDED'
+    # It goes as the value of a label.
+    wire_ids: ClassVar[re.Pattern[str]] = re.compile('[a-z0-9_-]{1,63}')
+    wire_ids_are: ClassVar[str] = '1 to 63 small letters, digits, hyphens and underscores'
 
     async def _http(self, *, storage: bool = False) -> HTTP:
         """Calls over the HTTP client of the user's own client, with its credentials: to Vertex AI, or to Storage."""
@@ -260,7 +280,8 @@ class VertexLane(ClientLane):
             # What the user's client adds to its calls is for where those go.
             headers |= cast('Mapping[str, str]', options.headers or {})
         timeout = _TIMEOUT if options.timeout is None else options.timeout / 1000
-        return HTTP(api._async_httpx_client, f'{base_url.rstrip("/")}/', headers, name, timeout)
+        bucket_variable = STORAGE_VARIABLE if storage else None
+        return HTTP(api._async_httpx_client, f'{base_url.rstrip("/")}/', headers, name, timeout, bucket_variable)
 
     @property
     def _jobs(self) -> str:
@@ -279,9 +300,14 @@ class VertexLane(ClientLane):
         return b'{"request":%b%b"%b"%b%b}' % (_LABELS, _OURS, custom_id.encode(), comma, labels)
 
     async def encode(self, request: BatchRequest) -> EncodedBatchRequest:
-        """Encode a request as the model would send it live, its labels first."""
+        """Encode a request as the model would send it live, its labels first.
+
+        Raises:
+            UserError: Google would fail the job, or the request in it, for one of its labels, or for their number.
+        """
         encoded = await super().encode(request)
         body = parse_json(encoded.body.encode('utf-8', 'surrogatepass'))
+        _check_labels(object_in(body, 'labels'))
         return replace(encoded, body=_labelled(body))
 
     async def decode(self, result: BatchResult, request: BatchRequest) -> ModelResponse:
@@ -326,8 +352,9 @@ class VertexLane(ClientLane):
         payload.receipt['input_file'] = uri
 
     async def recall(self, payload: Sought, *, since: datetime) -> None:
-        """Know the input file by its name, which is made of the tag."""
-        payload.receipt.setdefault('input_file', f'{storage_uri()}/{file_name(payload.tag)}.jsonl')
+        """Know the input file by its name, which is made of the tag, if the place is still the one that it went to."""
+        if compat.same_credential(payload.group, await self.identity()):
+            payload.receipt.setdefault('input_file', f'{storage_uri()}/{file_name(payload.tag)}.jsonl')
 
     async def discard(self, payload: Sought) -> None:
         """Delete the input file that no job was made of."""
@@ -350,14 +377,15 @@ class VertexLane(ClientLane):
     async def find(self, payload: Sought, *, since: datetime) -> list[Batch]:
         """Look for jobs with the payload's tag in their display name."""
         name = file_name(payload.tag)
-        found: dict[str, Batch] = {}
         async with aclosing(self._pages(filter=f'display_name="{name}"')) as pages:
-            async for jobs in pages:
-                for job in jobs:
-                    if not isinstance(job.get('displayName'), str):
-                        raise ListingIncomplete('The provider listed batches without names.')
-                    if job['displayName'] == name:
-                        found[job['name']] = self._batch(job, payload)
+            listed = [(job.get('displayName'), job) async for jobs in pages for job in jobs]
+        jobs = called(name, listed)
+        for job in jobs:
+            # The place may be another one by now: what the job reads was written for it alone, as its name tells.
+            for uri in as_list(object_in(object_in(job, 'inputConfig'), 'gcsSource').get('uris')):
+                if isinstance(uri, str) and _URI.fullmatch(uri) and uri.endswith(f'/{name}.jsonl'):
+                    payload.receipt['input_file'] = uri
+        found = {job['name']: self._batch(job, payload) for job in jobs}
         return sorted(found.values(), key=lambda batch: batch.created_at)
 
     async def listing(self) -> AsyncGenerator[Batch]:
@@ -378,16 +406,16 @@ class VertexLane(ClientLane):
             ListingIncomplete: It is no listing, or not all of one.
         """
         check_allow_model_requests()
-        token: object = ''
-        for _ in range(_MAX_PAGES):
+
+        async def read(token: str | None) -> tuple[list[dict[str, Any]], str | None]:
             params = {'pageSize': _PAGE, **query, **({'pageToken': token} if token else {})}
             page = await (await self._http()).call('GET', self._jobs, params=params)
             # An empty list is left out.
-            yield listed_batches(page.get('batchPredictionJobs', []), key='name')
-            token = page.get('nextPageToken')
-            if not isinstance(token, str) or not token:
-                return
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+            return listed_batches(page.get('batchPredictionJobs', []), key='name'), token_in(page, 'nextPageToken')
+
+        async with aclosing(pages_of(read, _MAX_PAGES)) as pages:
+            async for jobs in pages:
+                yield jobs
 
     def where_to_look(self, payload: Sought) -> str:
         """How a person finds the job of `payload` on Google Cloud."""
@@ -485,6 +513,30 @@ class VertexLane(ClientLane):
             request_count=max(count, counts.get('total', 0)),
             provider_details=details,
         )
+
+
+def _check_labels(labels: Mapping[str, Any]) -> None:
+    """Refuse labels that Google does not take.
+
+    Raises:
+        UserError: One is wrong, or they are too many.
+    """
+    theirs = {name: value for name, value in labels.items() if name != TAG_KEY}
+    for name, value in theirs.items():
+        if not (_is_label(name) and name[0].isalpha() and (value == '' or _is_label(value))):
+            raise UserError(
+                f'The label {name!r}: {value!r} in `google_labels` is none that Google takes in a batch: names and '
+                'values have small letters, digits, hyphens and underscores, 63 at most, and names begin with a letter.'
+            )
+    if len(theirs) >= _MOST_LABELS:
+        raise UserError(
+            f'A request in a batch has at most {_MOST_LABELS - 1} labels in `google_labels`, and not {len(theirs)}: '
+            f'Google takes {_MOST_LABELS}, and one is the ID of its row.'
+        )
+
+
+def _is_label(text: object) -> bool:
+    return isinstance(text, str) and text == text.lower() and _LABEL.fullmatch(text) is not None
 
 
 def _labelled(body: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ from . import (
 from .base import Lane, LaneInfo
 from .credentials import client_group
 from .names import canonical, model_named
-from .refusals import no_lane, on_a_cloud, through_gateway
+from .refusals import no_lane, on_a_cloud, refused_by_name, through_gateway
 
 LANES: Mapping[str, LaneInfo] = MappingProxyType(
     {
@@ -76,7 +76,10 @@ def lane_for(model: Model | KnownModelName | str, *, lane: str | None = None) ->
         NoBatchLane: The provider has no batch API, or not for this model. The message says why.
         LaneNotBuilt: It has one that this package does not serve yet.
     """
-    model = model_named(model) if isinstance(model, str) else model
+    if isinstance(model, str):
+        if lane is None and (refusal := refused_by_name(model)) is not None:
+            raise refusal
+        model = model_named(model)
     if lane is not None:
         return _asked_for(model, lane)
     if (bridged := _bridged(model)) is not None:

@@ -44,10 +44,10 @@ from pydantic_ai_batch.wording import counted
 from .base import (
     UNKNOWN_TIME,
     LaneInfo,
-    ListingIncomplete,
     Payload,
     Sought,
     Stray,
+    called,
     file_name,
     fits_path,
     listed_batches,
@@ -56,6 +56,7 @@ from .base import (
 from .errors import RPC_STATUSES, json_object, sdk_headers, status_in, unreadable
 from .lines import as_object, dump_json, list_of_objects, object_in, parse_json, parse_number, parse_time
 from .openai_client import CHAT_COMPLETIONS, RESPONSES, OpenAIClientLane
+from .paging import pages_of, token_in
 from .xai_responses import as_response
 
 PORTION_BYTES = 10_000_000
@@ -199,6 +200,10 @@ class XAILane(OpenAIClientLane):
             payload.receipt['batch_id'] = self._id_in(json_object(self.model.model_name, created))
         return await self._fill(payload)
 
+    def is_repeatable(self, payload: Payload) -> bool:
+        """Whether no batch is known of, so that no request was added: another empty one costs nothing."""
+        return 'batch_id' not in payload.receipt
+
     async def _fill(self, payload: Payload, *, again: bool = False) -> Batch:
         """Add what the payload's batch lacks, as far as is known from the replies so far, and from its counts.
 
@@ -292,9 +297,8 @@ class XAILane(OpenAIClientLane):
             return await self._made_whole(payload)
         name = file_name(payload.tag)
         # All pages are read, as the order of the listing is not stated.
-        named = {
-            item['batch_id']: await self._with_counts(item) async for item in self._listed() if item.get('name') == name
-        }
+        listed = [(item.get('name'), item) async for item in self._listed()]
+        named = {item['batch_id']: await self._with_counts(item) for item in called(name, listed)}
         filled = [item for item in named.values() if _counts(item).get('num_requests')]
         empty = [item for item in named.values() if item not in filled and not item.get('cancel_time')]
         if isinstance(payload, Payload):
@@ -333,14 +337,14 @@ class XAILane(OpenAIClientLane):
                 yield self._batch(await self._with_counts(item), group, 0)
 
     async def _listed(self) -> AsyncGenerator[dict[str, Any]]:
-        token: str | None = None
-        for _ in range(_MAX_PAGES):
+        async def read(token: str | None) -> tuple[list[dict[str, Any]], str | None]:
             page = await self._page('/batches', token)
-            for item in listed_batches(page.get('batches'), key='batch_id'):
-                yield item
-            if (token := _next(page)) is None:
-                return
-        raise ListingIncomplete(f'The listing was read {_MAX_PAGES} pages deep.')
+            return listed_batches(page.get('batches'), key='batch_id'), token_in(page, 'pagination_token')
+
+        async with aclosing(pages_of(read, _MAX_PAGES)) as pages:
+            async for items in pages:
+                for item in items:
+                    yield item
 
     async def _with_counts(self, item: dict[str, Any]) -> dict[str, Any]:
         """A batch as it is listed, or as it is shown by itself if the listing leaves out its counts."""

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.settings import ModelSettings
 
-from pydantic_ai_batch.chunks import Chunk, Row, fill
+from pydantic_ai_batch.chunks import Row, fill
 from pydantic_ai_batch.clock import SYSTEM_CLOCK
 from pydantic_ai_batch.lanes.base import Lane, LaneInfo
 from pydantic_ai_batch.pricing import estimate

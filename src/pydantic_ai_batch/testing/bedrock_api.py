@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NoReturn, cast
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pydantic_ai_batch.exceptions import sdk_missing
 from pydantic_ai_batch.replay_boto import new_session
 from pydantic_ai_batch.testing import s3_objects
 from pydantic_ai_batch.testing.answers import Asked, FakeError, FakeRequest, FakeToolCall
@@ -95,9 +96,13 @@ class FakeBedrock(FakeProvider[FakeBedrockBatch]):
 
         Raises:
             RuntimeError: The fakes are not started.
+            LaneDependencyMissing: The SDK is not installed. The message names the extra that installs it.
         """
-        import boto3
-        from botocore.config import Config
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError as error:
+            raise sdk_missing('bedrock') from error
 
         # Past the proxy that the environment may name, and the API key, which the SDK sends to no fake.
         config: Any = Config(proxies={}, signature_version='v4', retries={'total_max_attempts': 1})

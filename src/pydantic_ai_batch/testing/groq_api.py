@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from pydantic_ai_batch.exceptions import sdk_missing
 from pydantic_ai_batch.testing.openai_api import FakeOpenAI
 from pydantic_ai_batch.testing.openai_batches import FakeOpenAIBatch
 from pydantic_ai_batch.testing.openai_bodies import CHAT
@@ -40,8 +41,12 @@ class FakeGroq(FakeOpenAI):
 
         Raises:
             RuntimeError: The fakes are not started.
+            LaneDependencyMissing: The SDK is not installed. The message names the extra that installs it.
         """
-        from groq import AsyncGroq, DefaultAsyncHttpxClient
+        try:
+            from groq import AsyncGroq, DefaultAsyncHttpxClient
+        except ImportError as error:
+            raise sdk_missing('groq') from error
 
         from pydantic_ai_batch.testing.loopback import client_options
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pydantic_ai_batch.exceptions import sdk_missing
 from pydantic_ai_batch.testing.answers import Asked, FakeError, FakeRequest, FakeToolCall
 from pydantic_ai_batch.testing.batches import FakeRow, RowResult, Submission
 from pydantic_ai_batch.testing.lines import to_json
@@ -70,9 +71,14 @@ class FakeMistral(FakeOpenAI):
 
         Raises:
             RuntimeError: The fakes are not started.
+            LaneDependencyMissing: The SDK is not installed. The message names the extra that installs it.
         """
         import httpx2
-        from mistralai.client import Mistral
+
+        try:
+            from mistralai.client import Mistral
+        except ImportError as error:
+            raise sdk_missing('mistral') from error
 
         made: dict[str, Any] = {
             name: http_client(**client_options())
