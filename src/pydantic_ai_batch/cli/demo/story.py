@@ -204,7 +204,7 @@ async def _first_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
         if isinstance(run, BaseException):
             failed.append((ticket, run))
         else:
-            answered.append(report.Answered(ticket, by, run.output, report.cost_of(run.all_messages())))
+            answered.append(report.Answered(ticket, by, run.output, report.cost_of(run.all_messages(), by)))
     console.print()
     report.failures(console, failed)
     if not answered:
