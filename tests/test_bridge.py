@@ -92,6 +92,17 @@ async def test_the_frameworks_capability_runs_over_it(harness: Harness, lane_mod
         assert harness.fake(fake).count('live') == 0
 
 
+@one_lane
+async def test_answers_carry_the_cost_that_the_framework_does_not_know(lane_model: LaneModel, clock: ManualClock):
+    with FakeProviders(echo, clock=clock) as fake:
+        model = with_batch_api(lane_model(fake))
+        batch = await created(model, ROWS[:1])
+        await clock.advance(timedelta(hours=1))
+        (result,) = await model.batch_results(await model.batch_status(batch))
+        answer = model.batch_decode(result, requests_of(ROWS[:1])[0])
+        assert answer.usage.cost == answer.cost().total_price / 2 > 0
+
+
 async def test_our_capability_takes_its_lane(
     harness: Harness, lane_model: LaneModel, fake: FakeProviders, clock: ManualClock
 ):

@@ -36,6 +36,7 @@ from .lifecycle import sent_again
 from .policy import CheckHistory, Search, poll_delay
 from .pool import Pool
 from .pool_state import Submitted, flight_key
+from .pricing import priced
 from .queueing import Part
 from .waiting import LetGo, Looked
 from .warn import warn_max_retries_once
@@ -317,7 +318,7 @@ class BatchedModel(WrapperModel):
         if not isinstance(result, NotRun):
             self.pool.searches.was_run(key)
         try:
-            response = await self.lane.outcome(result, request)
+            response = priced(await self.lane.outcome(result, request), self.lane.info)
         except ModelAPIError as error:
             if isinstance(result, BatchResult) and result.status == 'canceled' and self._places.get(ticket.response_id):
                 # An earlier process cancelled it, and this one makes it again.

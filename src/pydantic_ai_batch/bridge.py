@@ -25,6 +25,7 @@ from .exceptions import CreateUnsettled, ResultIntegrityError, brief
 from .lanes import Lane, lane_for
 from .lanes.base import WIRE_ID_WIDTH, NotCreated, Payload, Stray, is_run
 from .policy import create_outcome
+from .pricing import priced
 from .sync import run_apart
 
 _READ_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
@@ -187,9 +188,9 @@ class BatchApiModel(WrapperModel):
             ModelAPIError: The error that the request would have raised live.
         """
         if isinstance(codec := self.lane.codec, NativeCodec):
-            return codec.read(self.wrapped, result, request)
+            return priced(codec.read(self.wrapped, result, request), self.lane.info)
         # An answer is played back to the model, which is asynchronous, and whoever asks may be inside an event loop.
-        return run_apart(self.lane.decode(result, request))
+        return priced(run_apart(self.lane.decode(result, request)), self.lane.info)
 
     def _batch_unlisted_status(self, batch: Batch) -> Any:
         """What the end of a batch means for a request that its results do not list; the framework looks it up."""

@@ -15,8 +15,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, datetime
 from typing import Any, NotRequired, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -224,6 +223,15 @@ def settle_details(response: ModelResponse, ticket: Ticket) -> ModelResponse:
     return replace(response, provider_details={**(response.provider_details or {}), TICKET_KEY: settled})
 
 
+def answer_id(response: ModelResponse) -> str | None:
+    """What tells an answer from all others: where it came from, if its history says so."""
+    settled: Any = (response.provider_details or {}).get(TICKET_KEY)
+    if not isinstance(settled, dict):
+        return None
+    batch_id, custom_id = (cast('dict[str, Any]', settled).get(key) for key in ('id', 'custom_id'))
+    return f'{batch_id}/{custom_id}' if batch_id and custom_id else None
+
+
 def without_ticket(pending: ModelResponse, ticket: Ticket) -> ModelResponse:
     """The turn that `pending` accumulated before the batch, to be continued by another request."""
     details = {key: value for key, value in (pending.provider_details or {}).items() if key != TICKET_KEY}
@@ -352,26 +360,6 @@ def provider_body(result: BatchResult) -> Any:
     if result.status == 'errored' and isinstance(body, dict) and {'status_code', 'body'} == cast('Any', body).keys():
         return cast('dict[str, Any]', body)['body']
     return cast('Any', body)
-
-
-_batch_priced: dict[tuple[str | None, str | None, date], bool] = {}
-"""Whether there is a batch price, by provider, model and day, as prices begin some day."""
-
-
-def price_of(response: ModelResponse) -> Decimal | None:
-    """What a response cost, at the batch price where it is one; `None` where the price is not known."""
-    try:
-        price = response.cost().total_price
-        if price and (response.provider_details or {}).get(PROCESSING_KEY) == 'batch':
-            # Of a model whose batch price is not known, the price of a live request is told, which is another one.
-            of = response.provider_name, response.model_name, response.timestamp.date()
-            if (known := _batch_priced.get(of)) is None:
-                known = _batch_priced[of] = price != replace(response, provider_details=None).cost().total_price
-            return price if known else None
-        return price
-    except (LookupError, AssertionError, ValueError):
-        # No model name, no price for it, or usage that no price fits.
-        return None
 
 
 def counts_of(batch: Batch) -> dict[str, int]:

@@ -16,8 +16,8 @@ from typing import Literal
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch
 
-from .compat import price_of
 from .lanes.base import Lane
+from .pricing import cost_of
 
 _log = logging.getLogger('pydantic_ai_batch')
 
@@ -64,7 +64,7 @@ class BatchEvent:
     """The batch as it was last read, where there is one."""
 
     cost: Decimal | None = None
-    """What the answer cost, in US dollars, where its price is known."""
+    """What the answer cost, in US dollars, by the batch price or the discount of the lane, where either is known."""
 
     stored: bool = False
     """Whether the answer came from the journal: it was read, and paid for, before."""
@@ -95,7 +95,7 @@ def event_of(
         model_name=lane.model.model_name,
         count=count,
         batch=batch,
-        cost=price_of(response) if response is not None else None,
+        cost=cost_of(response, lane.info) if response is not None else None,
         stored=stored,
     )
 

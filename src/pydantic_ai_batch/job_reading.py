@@ -18,6 +18,7 @@ from .journal.ledger import Ledger
 from .lanes.base import Lane, NotRun, is_in
 from .list_call import Outcome
 from .policy import not_found, overdue
+from .pricing import priced
 from .settings import BatchSettings
 
 _log = logging.getLogger('pydantic_ai_batch')
@@ -114,7 +115,7 @@ class Reading:
 
     async def _settle(self, wire_id: str, result: BatchResult | NotRun, request: BatchRequest) -> None:
         try:
-            self.outcomes[request.custom_id] = await self.lane.outcome(result, request)
+            self.outcomes[request.custom_id] = priced(await self.lane.outcome(result, request), self.lane.info)
         except Exception as error:
             self.outcomes[request.custom_id] = with_batch(as_model_error(self.lane.model, error), self.known.batch)
             if self.ledger is not None:

@@ -23,6 +23,7 @@ from .journal.ledger import Claim, Ledger, Place, is_kept
 from .lanes.base import Lane, NotRun, is_in
 from .list_claims import ListClaims, Taken, hand_out
 from .policy import Search, full_queue
+from .pricing import priced
 from .settings import BatchSettings
 from .tasks import Tasks
 from .wording import listed
@@ -461,7 +462,7 @@ class ListCall:
     ) -> bool:
         """Record a row's outcome, or return that it is to be submitted again."""
         try:
-            response = await self.requests.outcome(self.lane, row.place, result)
+            response = priced(await self.requests.outcome(self.lane, row.place, result), self.lane.info)
         except Exception as failure:
             error = as_model_error(self.lane.model, failure)
             if lifecycle.sent_again(result, error) and row.resubmissions < self.settings.max_resubmissions:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from pydantic_ai.exceptions import UserError
@@ -17,6 +16,7 @@ from .clock import SYSTEM_CLOCK, Clock, utc
 from .compat import counted
 from .events import BatchEvent, BatchTally, Listener, Tally
 from .lanes.base import UNKNOWN_TIME
+from .pricing import dollars
 from .wording import counted as number_of
 
 if TYPE_CHECKING:
@@ -169,8 +169,7 @@ class TerminalProgress:
         if tally.resubmitted:
             counts.append(('resubmitted', tally.resubmitted, 'yellow'))
         if tally.cost:
-            cost = f'${tally.cost:.4f}' if tally.cost >= Decimal('0.0001') else 'under $0.0001'
-            counts.append(('cost', cost, 'green'))
+            counts.append(('cost', dollars(tally.cost), 'green'))
         head = Text('  ').join([Text.assemble(f'{name} ', (str(count), style)) for name, count, style in counts])
         shown, left_out = self._shown()
         return Group(head, self._table(shown), *([_more(left_out)] if left_out else []))

@@ -161,9 +161,11 @@ _INLINE = {
     'lines': 'its results are no lines',
 }
 _NO_PRICE = {'price': 'genai-prices has no batch price of it'}
+_NO_COST = {**_NO_PRICE, 'cost': 'neither its live price nor what is taken off it is known for sure'}
 _NO_END = {'window': 'its batches never end by themselves'}
 _UNKNOWN = {
     'price': "the price of a model of one's own is not known",
+    'cost': "the price of a model of one's own is not known",
     'window': 'no window of it is known, so it is waited for until it ends',
     'lines': 'its results are no lines',
 }
@@ -215,14 +217,14 @@ MORE = [
         files=2,
         lacks=_NO_PRICE | _NO_END,
     ),
-    Harness('together', 'together', 'together', _together, delete='delete', states_status=False, lacks=_NO_PRICE),
+    Harness('together', 'together', 'together', _together, delete='delete', states_status=False, lacks=_NO_COST),
     Harness('fireworks', 'fireworks', 'fireworks', _fireworks, look='status', delete='delete', lacks=_FIREWORKS),
-    Harness('deepinfra', 'deepinfra', 'deepinfra', _deepinfra, delete='delete', lacks=_NO_PRICE),
+    Harness('deepinfra', 'deepinfra', 'deepinfra', _deepinfra, delete='delete', lacks=_NO_COST),
     Harness('xai-chat', 'xai', 'xai', _xai(OpenAIChatModel), states_status=False, lacks=_XAI),
     Harness('xai-responses', 'xai', 'xai', _xai(OpenAIResponsesModel), states_status=False, lacks=_XAI),
     Harness('vertex', 'vertex', 'vertex', _vertex, delete='delete', lacks=_VERTEX),
     Harness('bedrock', 'bedrock', 'bedrock', _bedrock, delete='delete', lacks=_BEDROCK),
-    Harness('compatible', 'openai-compatible', 'openai', _compatible, delete='delete', lacks=_NO_PRICE),
+    Harness('compatible', 'openai-compatible', 'openai', _compatible, delete='delete', lacks=_NO_COST),
 ]
 """Lanes that are made of the same parts, which the contract suite is run over too."""
 

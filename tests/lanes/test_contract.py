@@ -125,15 +125,34 @@ async def test_batches_split_at_the_number_of_bytes_as_encoded(
         assert harness.fake(fake).count('create') == 3
 
 
-async def test_where_no_batch_price_is_known_none_is_claimed(
+async def test_where_no_price_in_a_batch_is_known_none_is_claimed(
     harness: Harness, lane_model: LaneModel, clock: ManualClock
 ):
-    if 'price' not in harness.lacks or harness.lane == 'xai':
-        pytest.skip('its batch price is known')
+    if 'cost' not in harness.lacks:
+        pytest.skip('its price in a batch is known')
     with FakeProviders(echo, clock=clock) as fake:
         batching = BatchModelRequests(clock=clock)
         await clock.run(Agent(lane_model(fake), capabilities=[batching]).run('hello'))
         assert (batching.stats().cost, batching.stats().unpriced) == (0, 1)
+
+
+async def test_without_a_batch_price_what_the_lane_takes_off_is_taken_off_the_live_price(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    harness.needs('cost')
+    if 'price' not in harness.lacks or harness.lane == 'xai':
+        pytest.skip('its batch price is known')
+    with FakeProviders(echo, clock=clock) as fake:
+        batching, model = BatchModelRequests(clock=clock), lane_model(fake)
+        result = await clock.run(Agent(model, capabilities=[batching]).run('hello'))
+        live = result.response.cost().total_price
+        assert result.usage.cost == live / 2 > 0
+        assert (batching.stats().cost, batching.stats().unpriced) == (live / 2, 0)
+        limits = UsageLimits(cost_limit=live * 3 / 4)
+        assert (await clock.run(Agent(model, capabilities=[batching]).run('hello', usage_limits=limits))).output
+        (answer,) = await clock.run(model_request_batch(model, requests_of(['hello']), clock=clock))
+        assert isinstance(answer, ModelResponse)
+        assert answer.usage.cost == live / 2
 
 
 async def test_the_price_is_the_batch_price(harness: Harness, lane_model: LaneModel, clock: ManualClock):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import Any, cast
 
 from pydantic_ai import Agent
@@ -21,8 +20,8 @@ from pydantic_ai.usage import RequestUsage
 
 from pydantic_ai_batch.batched_model import Unbatched
 from pydantic_ai_batch.capability import BatchModelRequests
-from pydantic_ai_batch.compat import price_of
-from pydantic_ai_batch.lanes.base import Lane
+from pydantic_ai_batch.lanes.base import Lane, LaneInfo
+from pydantic_ai_batch.pricing import price_of
 
 from .base import InputRow
 from .identity import id_of
@@ -138,13 +137,12 @@ class AgentRequests(RowRequests):
             return replace(record, status=status, output=None, error_class=type(error).__name__, error=str(error))
         later = [message for message in run.new_messages() if isinstance(message, ModelResponse)]
         return replace(
-            record,
+            _with_prices(record, later, lane.info),
             status='ok',
             output=run.output,
             error=None,
             text=later[-1].text if later else record.text,
             usage=_sum(record.usage, later),
-            cost=_cost(record.cost, later),
             finish_reason=later[-1].finish_reason if later else record.finish_reason,
         )
 
@@ -156,10 +154,11 @@ def _sum(first: RequestUsage | None, later: Sequence[ModelResponse]) -> RequestU
     return total
 
 
-def _cost(first: Decimal | None, later: Sequence[ModelResponse]) -> Decimal | None:
-    """What all answers of a run cost; `None` if the price of one is not known."""
-    total = first
+def _with_prices(record: RowResult[Any], later: Sequence[ModelResponse], info: LaneInfo) -> RowResult[Any]:
+    """The record with what its later answers cost too; of neither if the price of one is not known."""
+    cost, live = record.cost, record.live_cost
     for response in later:
-        price = price_of(response)
-        total = None if total is None or price is None else total + price
-    return total
+        price = price_of(response, info)
+        cost = None if cost is None or price is None or price.batch is None else cost + price.batch
+        live = None if live is None or price is None or price.live is None else live + price.live
+    return replace(record, cost=cost, live_cost=live)

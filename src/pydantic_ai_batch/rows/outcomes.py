@@ -10,8 +10,9 @@ from pydantic_ai.models.batch import Batch, BatchResult
 
 from pydantic_ai_batch import compat
 from pydantic_ai_batch.exceptions import ResultIntegrityError
-from pydantic_ai_batch.lanes.base import NotRun
+from pydantic_ai_batch.lanes.base import Lane, NotRun
 from pydantic_ai_batch.list_call import Outcome
+from pydantic_ai_batch.pricing import price_of
 
 from .records import RowResult, Status
 
@@ -22,12 +23,13 @@ _UNRUN: dict[str, Status] = {'expired': 'expired', 'canceled': 'cancelled'}
 
 
 def record_of(
-    row_id: str, outcome: Outcome, result: BatchResult | NotRun | None, batch: Batch | None
+    row_id: str, lane: Lane, outcome: Outcome, result: BatchResult | NotRun | None, batch: Batch | None
 ) -> RowResult[Any]:
     """The record of a row, whose output is the text of its answer.
 
     Args:
         row_id: The ID of the row.
+        lane: The lane that it went by.
         outcome: What came of its request for good.
         result: What that was read from.
         batch: The batch that it was in.
@@ -36,6 +38,7 @@ def record_of(
     raw = compat.provider_body(said) if said is not None else None
     batch_id = batch.id if batch is not None else None
     if isinstance(outcome, ModelResponse):
+        price = price_of(outcome, lane.info)
         status = _FINISHES.get(outcome.finish_reason or '', 'ok')
         return RowResult(
             id=row_id,
@@ -43,7 +46,9 @@ def record_of(
             output=(outcome.text or '') if status == 'ok' else None,
             text=outcome.text,
             usage=outcome.usage,
-            cost=compat.price_of(outcome),
+            model=outcome.model_name,
+            cost=price and price.batch,
+            live_cost=price and price.live,
             finish_reason=outcome.finish_reason,
             error=_unfinished(outcome, status),
             batch_id=batch_id,

@@ -17,8 +17,10 @@ from .records import RowResult
 
 _USAGE: TypeAdapter[RequestUsage] = TypeAdapter(RequestUsage)
 
-_PLAIN = ('id', 'status', 'text', 'finish_reason', 'error_class', 'error', 'batch_id', 'raw')
+_PLAIN = ('id', 'status', 'text', 'model', 'finish_reason', 'error_class', 'error', 'batch_id', 'raw')
 """The fields that JSON has as they are."""
+
+_PRICES = ('cost', 'live_cost')
 
 
 def pack(result: RowResult[Any], output: Any) -> bytes:
@@ -33,8 +35,7 @@ def pack(result: RowResult[Any], output: Any) -> bytes:
         kept['output'] = output
     if result.usage is not None:
         kept['usage'] = _USAGE.dump_python(result.usage, mode='json', exclude_defaults=True)
-    if result.cost is not None:
-        kept['cost'] = str(result.cost)
+    kept |= {name: str(price) for name in _PRICES if (price := getattr(result, name)) is not None}
     return zlib.compress(compact_json(kept).encode('utf-8', 'surrogatepass'), 1)
 
 
@@ -47,5 +48,5 @@ def unpack(kept: bytes) -> tuple[RowResult[Any], bool]:
         **plain,
         output=found.get('text') if is_text else found.get('output'),
         usage=_USAGE.validate_python(found['usage']) if 'usage' in found else None,
-        cost=Decimal(found['cost']) if 'cost' in found else None,
+        **{name: Decimal(found[name]) for name in _PRICES if name in found},
     ), is_text

@@ -44,8 +44,15 @@ class RowResult(Generic[T]):
     usage: RequestUsage | None = None
     """The tokens of the answer, and of those before it that were not valid; `None` if nothing is known of any."""
 
+    model: str | None = None
+    """The model that answered, as the provider names it; `None` if none did."""
+
     cost: Decimal | None = None
-    """The price in US dollars; `None` if it is not known."""
+    """What it cost in US dollars, that of answers before it that were not valid included; `None` if a price of those is
+    not known."""
+
+    live_cost: Decimal | None = None
+    """What live requests with the same tokens would have cost; `None` if that is not known."""
 
     finish_reason: FinishReason | None = None
     """Why the model stopped, in the framework's words."""

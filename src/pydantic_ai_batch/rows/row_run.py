@@ -143,7 +143,7 @@ class RowRun:
     def _settle(
         self, lane: Lane, place: int, outcome: Outcome, result: BatchResult | NotRun | None, batch: Batch | None
     ) -> Awaitable[None]:
-        record = record_of(self._prepared.requests.custom_id(place), outcome, result, batch)
+        record = record_of(self._prepared.requests.custom_id(place), lane, outcome, result, batch)
         if self._finish is not None and isinstance(outcome, ModelResponse):
             task = asyncio.ensure_future(self._go_on(self._finish(lane, place, outcome, record), place))
             self._finishing.add(task)

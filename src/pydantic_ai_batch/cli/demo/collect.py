@@ -74,7 +74,7 @@ async def _collect(console: Console, folder: Path, every: float) -> int:
                     histories[ticket] = run.all_messages()
                     save(folder, ticket, histories[ticket])
                 else:
-                    cost = report.cost_of(run.all_messages())
+                    cost = report.cost_of(run.all_messages(), triagers[ticket])
                     answered.append(report.Answered(ticket, triagers[ticket], run.output, cost))
                     del histories[ticket]
             console.print(f'Sweep {sweep}: {len(answered)} answered, {len(histories)} pending{_state(histories)}')

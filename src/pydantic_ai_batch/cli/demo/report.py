@@ -6,8 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from dataclasses import dataclass
 
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from rich import box
@@ -15,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pydantic_ai_batch.compat import PROCESSING_KEY
+from pydantic_ai_batch import LANES
+from pydantic_ai_batch.pricing import Cost, ModelCost, dollars
 
 from .providers import Triager
 from .tickets import Ticket
@@ -60,30 +60,13 @@ def failures(console: Console, failed: Sequence[tuple[Ticket, BaseException]]) -
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What responses cost in a batch, and what live requests with the same tokens would have cost."""
-
-    batch: Decimal = Decimal()
-    live: Decimal = Decimal()
-
-    @property
-    def saved(self) -> str:
-        """The difference, and what part of the live price it is."""
-        part = (self.live - self.batch) / self.live if self.live else Decimal()
-        return f'${self.live - self.batch:.4f} ({part:.0%})'
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.batch + other.batch, self.live + other.live)
-
-
-@dataclass(frozen=True)
 class Answered:
-    """A ticket with its triage, who made it, and what that cost, if it is known."""
+    """A ticket with its triage, who made it, and what that cost."""
 
     ticket: Ticket
     by: Triager
     triage: Triage
-    cost: Cost | None
+    cost: Cost
 
 
 def results(console: Console, rows: Sequence[Answered], *, limit: int) -> None:
@@ -120,28 +103,18 @@ def results(console: Console, rows: Sequence[Answered], *, limit: int) -> None:
     console.print('By category: ' + ', '.join(f'{name} {count}' for name, count in counts.most_common()))
 
 
-def cost_of(messages: Iterable[ModelMessage]) -> Cost | None:
-    """What the responses among `messages` cost, or `None` if `genai-prices` does not know the model."""
+def cost_of(messages: Iterable[ModelMessage], by: Triager) -> Cost:
+    """What the responses among `messages` cost."""
     cost = Cost()
     for response in messages:
-        if isinstance(response, ModelResponse) and response.state != 'suspended':
-            details = {key: value for key, value in (response.provider_details or {}).items() if key != PROCESSING_KEY}
-            live = replace(response, provider_details=details)
-            try:
-                cost += Cost(response.cost().total_price, live.cost().total_price)
-            except LookupError:
-                return None
+        if isinstance(response, ModelResponse):
+            cost.count(response, LANES[by.provider.name])
     return cost
 
 
-def _total(rows: Iterable[Answered]) -> Cost | None:
-    """What rows cost together, or `None` if that of one is not known."""
-    total = Cost()
-    for row in rows:
-        if row.cost is None:
-            return None
-        total += row.cost
-    return total
+def _total(rows: Iterable[Answered]) -> ModelCost:
+    """What rows cost together."""
+    return sum((row.cost for row in rows), Cost()).total
 
 
 def cost_table(console: Console, rows: Sequence[Answered]) -> None:
@@ -165,13 +138,15 @@ def cost_table(console: Console, rows: Sequence[Answered]) -> None:
 def _amounts(rows: Sequence[Answered]) -> list[str]:
     """The cells of rows in the table of costs."""
     count, cost = str(len(rows)), _total(rows)
-    if cost is None:
+    if cost.unknown:
         return [count, 'price unknown', '', '', '']
-    million = (cost.live - cost.batch) / len(rows) * 1_000_000
-    return [count, f'${cost.batch:.4f}', f'${cost.live:.4f}', cost.saved, f'${million:,.0f}']
+    saved = f'{dollars(cost.saved)} ({cost.share_saved:.0%})'
+    million = cost.saved / len(rows) * 1_000_000
+    return [count, dollars(cost.batch), dollars(cost.live), saved, f'${million:,.0f}']
 
 
 def cost_line(console: Console, rows: Sequence[Answered]) -> None:
     """The same in a line."""
-    if rows and (cost := _total(rows)) is not None:
-        console.print(f'Cost: ${cost.batch:.4f} in batches; live, it would have been ${cost.live:.4f}.')
+    cost = _total(rows)
+    if rows and not cost.unknown:
+        console.print(f'Cost: {dollars(cost.batch)} in batches; live, it would have been {dollars(cost.live)}.')

@@ -204,7 +204,7 @@ async def _first_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
         if isinstance(run, BaseException):
             failed.append((ticket, run))
         else:
-            answered.append(report.Answered(ticket, by, run.output, report.cost_of(run.all_messages())))
+            answered.append(report.Answered(ticket, by, run.output, report.cost_of(run.all_messages(), by)))
     console.print()
     report.failures(console, failed)
     if not answered:
@@ -213,7 +213,7 @@ async def _first_part(demo: _Demo, tickets: Sequence[Ticket]) -> int:
     report.heading(
         console,
         '2 · What it cost',
-        'Providers take about half off in a batch. Both sums come from `response.cost()`, for the same tokens'
+        'Providers take about half off in a batch. Both sums go by `genai-prices`, for the same tokens'
         + ('.' if demo.live else ': the prices are real, and the fakes count a token for every four bytes.'),
     )
     report.cost_table(console, answered)
