@@ -32,7 +32,7 @@ def answer(provider: str, model: str, *, batch: tuple[str, str] | None = None, *
         details['batch'] = dict(zip(('id', 'custom_id'), batch, strict=True))
     return ModelResponse(
         parts=[TextPart('fine')],
-        usage=RequestUsage(**{'input_tokens': MILLION, 'output_tokens': MILLION // 10} | usage),
+        usage=RequestUsage(**{'input_tokens': MILLION, 'output_tokens': MILLION // 10, **usage}),
         model_name=model,
         provider_name=provider,
         provider_details=details,

@@ -81,6 +81,8 @@ class ListCall:
         self._background = Tasks()
         """What no row waits for."""
         self._claims = ListClaims(lane, ledger, clock, self._background.start) if ledger is not None else None
+        self.encoded = False
+        """Whether every row was encoded, and is on its way."""
         self._rows = [Row(place) for place in (range(len(requests)) if places is None else places)]
         self._told: set[str] = set()
         """The batches of which it was logged that requests are sent again."""
@@ -91,6 +93,7 @@ class ListCall:
         """Send every row and wait for every answer; if that is cancelled, cancel the batches that have not ended."""
         try:
             await self._send(self._rows)
+            self.encoded = True
             while self._tasks:
                 done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
                 self._tasks -= done

@@ -122,7 +122,7 @@ def inapplicable() -> str:
 def journal() -> str:
     """The tables of a journal, and their columns, with the comments that the schema has."""
     rows: list[tuple[str, str, str]] = []
-    for table, body in re.findall(r'CREATE TABLE (\w+) \((.*?)\n\)', schema.TABLES, re.DOTALL):
+    for table, body in re.findall(r'CREATE TABLE (\w+) \((.*?)\n\)', '\n'.join(schema.STEPS), re.DOTALL):
         for column, comment in re.findall(r'^    "?([a-z]\w*)"? [A-Z][^\n]*?(?:-- ([^\n]*))?$', body, re.MULTILINE):
             rows.append((f'`{table}`', f'`{column}`', comment[:1].upper() + comment[1:]))
     return _table(('table', 'column', 'what it is'), rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.settings import ModelSettings
 
-from pydantic_ai_batch.chunks import Row, fill
+from pydantic_ai_batch.chunks import Chunk, Row, fill
 from pydantic_ai_batch.clock import SYSTEM_CLOCK
 from pydantic_ai_batch.lanes.base import Lane, LaneInfo
 from pydantic_ai_batch.pricing import estimate
@@ -224,7 +224,7 @@ async def planned(job: RowJob, source: RowSource, settings: BatchSettings) -> Ba
 
 async def _chunks(
     prepared: Prepared, lane: Lane, places: Iterable[int], settings: BatchSettings, refused: dict[str, str]
-) -> Any:
+) -> AsyncGenerator[Chunk]:
     def note(row: Row, error: ModelAPIError) -> None:
         refused[prepared.requests.custom_id(row.place)] = str(error)
 

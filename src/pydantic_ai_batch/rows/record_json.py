@@ -43,10 +43,11 @@ def unpack(kept: bytes) -> tuple[RowResult[Any], bool]:
     """A record that was kept, its output as JSON has it, and whether that is its text."""
     found: dict[str, Any] = json.loads(zlib.decompress(kept).decode('utf-8', 'surrogatepass'))
     plain: Mapping[str, Any] = {name: found[name] for name in _PLAIN if name in found}
+    prices: dict[str, Any] = {name: Decimal(found[name]) for name in _PRICES if name in found}
     is_text = 'output' not in found and found['status'] == 'ok'
     return RowResult(
         **plain,
         output=found.get('text') if is_text else found.get('output'),
         usage=_USAGE.validate_python(found['usage']) if 'usage' in found else None,
-        **{name: Decimal(found[name]) for name in _PRICES if name in found},
+        **prices,
     ), is_text

@@ -12,7 +12,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch, BatchResult
 
 from pydantic_ai_batch.clock import Clock
-from pydantic_ai_batch.events import Listener
+from pydantic_ai_batch.events import BatchEvent, Listener, Tally
 from pydantic_ai_batch.exceptions import RunStopped
 from pydantic_ai_batch.journal import Journal, ledger_of
 from pydantic_ai_batch.lanes.base import Lane, NotRun
@@ -62,7 +62,9 @@ class RowRun:
         self._settings = settings
         self._clock = clock
         self._journal = journal
+        self._tally = Tally()
         self._listener = listener
+        self._calls: list[ListCall] = []
         self._finish = finish
         self._done = bytearray(len(prepared.source))
         self._fresh: deque[int] = deque()
@@ -78,6 +80,17 @@ class RowRun:
         for place, _ in await self._kept.settled():
             self._done[place] = 1
             self._fresh.append(place)
+
+    @property
+    def sent(self) -> bool:
+        """Whether every row is in a batch, or done with."""
+        begun = len(self._calls) == len(self._prepared.targets.lanes)
+        return self._over or (begun and all(call.encoded for call in self._calls) and not self._tally.queued)
+
+    def _heard(self, event: BatchEvent) -> None:
+        self._tally(event)
+        if self._listener is not None:
+            self._listener(event)
 
     @property
     def settled(self) -> int:
@@ -130,10 +143,11 @@ class RowRun:
                     self._clock,
                     self._prepared.requests,
                     lambda place, outcome, result, batch: self._settle(lane, place, outcome, result, batch),
-                    self._listener,
+                    self._heard,
                     ledger,
                     part,
                 )
+                self._calls.append(call)
                 await call.run()
                 while self._finishing:
                     await _first_error(list(self._finishing))
