@@ -13,10 +13,10 @@ from typing import Annotated
 
 import typer
 
+from .rows import register
+
 # Without Typer's own tracebacks, which are cut to what it deems of interest.
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode='markdown'
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode='markdown')
 
 _MODELS = ['openai-responses:gpt-5-mini', 'anthropic:claude-haiku-4-5', 'google:gemini-2.5-flash']
 
@@ -84,6 +84,9 @@ def lanes(
     except UserError as error:
         typer.echo(f'Error: {error}', err=True)
         raise typer.Exit(2) from error
+
+
+register(app)
 
 
 @app.command(hidden=True)

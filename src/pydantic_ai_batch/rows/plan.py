@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -218,7 +218,7 @@ async def planned(job: RowJob, source: RowSource, settings: BatchSettings) -> Ba
         cost=cost,
         live_cost=live if cost is not None else None,
         flat=flat,
-        caveats=tuple(_caveats(infos, chunks, settings)),
+        caveats=tuple(caveats_of(infos, chunks, settings.window)),
     )
 
 
@@ -259,13 +259,22 @@ def _limit(prepared: Prepared, place: int) -> int | None:
     return own if isinstance(own, int) else None
 
 
-def _caveats(infos: Iterable[LaneInfo], chunks: list[PlanChunk], settings: BatchSettings) -> Iterable[str]:
+def caveats_of(
+    infos: Iterable[LaneInfo], chunks: Sequence[PlanChunk] = (), window: timedelta | None = None
+) -> Iterator[str]:
+    """What is to be known of lanes before something is sent by them.
+
+    Args:
+        infos: The lanes.
+        chunks: The batches that would be created.
+        window: How long the provider is to have for a batch.
+    """
     for info in infos:
-        window = settings.window or (info.windows[0] if info.windows else None)
-        if window is None or not info.expires:
+        time = window or (info.windows[0] if info.windows else None)
+        if time is None or not info.expires:
             yield f'{info.title} states no time by which a batch ends.'
         else:
-            yield f'{info.title} has {_time(window)} for a batch. What is not run by then is sent again, twice at most.'
+            yield f'{info.title} has {_time(time)} for a batch. What is not run by then is sent again, twice at most.'
         if info.results_kept is not None:
             yield f'Results are kept for {_time(info.results_kept)} at {info.title}: collect them before.'
         if not info.cancellable:

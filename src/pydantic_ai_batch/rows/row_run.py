@@ -15,7 +15,7 @@ from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.events import BatchEvent, Listener, Tally
 from pydantic_ai_batch.exceptions import RunStopped
 from pydantic_ai_batch.journal import Journal, ledger_of
-from pydantic_ai_batch.lanes.base import Lane, NotRun
+from pydantic_ai_batch.lanes.base import Lane, LaneInfo, NotRun
 from pydantic_ai_batch.list_call import ListCall, Outcome
 from pydantic_ai_batch.settings import BatchSettings
 
@@ -80,6 +80,21 @@ class RowRun:
         for place, _ in await self._kept.settled():
             self._done[place] = 1
             self._fresh.append(place)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self._done)
+
+    @property
+    def lanes(self) -> list[LaneInfo]:
+        """The lanes that they go by."""
+        return list({lane.info.name: lane.info for lane in self._prepared.targets.lanes}.values())
+
+    @property
+    def faults(self) -> list[str]:
+        """The rows that cannot be sent, and why not."""
+        return [problem.at(self._prepared.source) for problem in self._prepared.faults]
 
     @property
     def sent(self) -> bool:
@@ -245,6 +260,21 @@ class RowRun:
         """The results of rows that are done with, each with its row."""
         kept = await self._kept.read(places)
         return [self._result(place, kept[place]) for place in places]
+
+    async def so_far(self, places: Sequence[int]) -> list[RowResult[Any]]:
+        """What came of rows so far, each with its row: `pending` is one that is not done with."""
+        kept = await self._kept.read(places)
+        return [
+            self._result(place, kept[place])
+            if place in kept
+            else RowResult(
+                id=self._prepared.requests.custom_id(place),
+                status='pending',
+                error='It was not sent, or its batch goes on.',
+                row=self._prepared.source[place].fields,
+            )
+            for place in places
+        ]
 
     def _result(self, place: int, kept: bytes) -> RowResult[Any]:
         record, is_text = unpack(kept)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.events import Listener
@@ -31,8 +32,19 @@ async def opened_run(
     journal: Journal | None = None,
     listener: Listener | None = None,
     guards: Guards | None = None,
+    command: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[RowRun]:
     """A run that is ready to be sent.
+
+    Args:
+        job: What is done with every row.
+        source: The input.
+        settings: The limits of its batches.
+        clock: What time is read from and slept on.
+        journal: The journal, if there is one.
+        listener: Called with what happens.
+        guards: What may stop it.
+        command: How a command line asked for it, by which the journal alone can go on with it.
 
     Raises:
         InputProblems: Something is wrong with rows. Nothing was sent.
@@ -50,7 +62,7 @@ async def opened_run(
     prepared = await job.prepare(source, requests, ask)
     kept = KeptResults(Path(os.fspath(journal.path)) if journal is not None else None)
     try:
-        spec = job.spec(source)
+        spec = {**job.spec(source), 'command': dict(command) if command is not None else None}
         before = await kept.begin(spec)
         if before is not None and journal is not None:
             refuse_changes(os.fspath(journal.path), before, spec)
