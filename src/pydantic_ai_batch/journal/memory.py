@@ -141,7 +141,10 @@ class Memory:
             self._families.add(family)
             for at, count in connection.execute(
                 'SELECT depth, count(*) FROM requests r WHERE family = ? AND failed IS NULL AND id <= ? '
-                'AND tag NOT NULL AND NOT EXISTS (SELECT 1 FROM claims WHERE request = r.id) GROUP BY depth',
+                'AND tag NOT NULL AND NOT EXISTS (SELECT 1 FROM claims WHERE request = r.id) '
+                # A run over rows does not make those again whose rows are done with.
+                'AND NOT (EXISTS (SELECT 1 FROM runs) AND EXISTS (SELECT 1 FROM batches b WHERE b.tag = r.tag '
+                "AND b.state = 'ended')) GROUP BY depth",
                 (family, self._newest_before or 0),
             ).fetchall():
                 self._unmatched[family, at] = count

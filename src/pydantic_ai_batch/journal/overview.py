@@ -118,7 +118,9 @@ def _reading(path: Path) -> Generator[sqlite3.Connection]:
     if not path.is_file():
         raise JournalError(f'There is no journal {path}.')
     try:
-        connection = sqlite3.connect(f'{path.resolve().as_uri()}?mode=ro', uri=True)
+        # To write as well, as the last one who has it open may have to tidy up the log of what was written.
+        connection = sqlite3.connect(f'{path.resolve().as_uri()}?mode=rw', uri=True)
+        connection.execute('PRAGMA query_only = ON')
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     try:

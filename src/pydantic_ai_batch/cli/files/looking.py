@@ -13,7 +13,7 @@ from typing import Any, cast
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 
 from pydantic_ai_batch.compat import counts_of
 from pydantic_ai_batch.exceptions import JournalError, brief
@@ -92,7 +92,8 @@ def _table(overview: Overview, asked: dict[str, tuple[str, dict[str, int]]]) -> 
     rows: Any = run['input']['rows'] if run is not None else None
     done = ', '.join(f'{count:,} {status}' for status, count in overview.rows.items()) or 'none yet'
     title = f'{overview.path}: {counted(rows, "row")}, done with: {done}' if rows is not None else str(overview.path)
-    table = Table('batch', 'model', 'requests', 'done', 'status', 'since', title=title, title_justify='left')
+    heads = ('model', 'requests', 'done', 'status', 'since')
+    table = Table(Column('batch', overflow='fold'), *heads, title=title, title_justify='left')
     for recorded in overview.batches:
         status, counts = asked.get(recorded.tag, (_state(recorded), {}))
         if not counts and recorded.batch is not None:

@@ -60,22 +60,19 @@ def show_plan(plan: BatchPlan, *, as_json: bool) -> None:
 
 
 def _table(chunks: Sequence[PlanChunk]) -> Table:
-    table = Table('lane', 'model', 'rows', 'requests', 'of at most', 'bytes', 'of at most')
+    table = Table('model', 'rows', 'requests', 'bytes')
     for chunk in chunks:
         table.add_row(
-            chunk.lane,
             chunk.model,
             chunk.ids[0] if chunk.requests == 1 else f'{chunk.ids[0]} … {chunk.ids[-1]}',
-            f'{chunk.requests:,}',
-            _limit(chunk.max_requests),
-            f'{chunk.bytes:,}',
-            _limit(chunk.max_bytes),
+            _of(f'{chunk.requests:,}', chunk.max_requests),
+            _of(f'{chunk.bytes:,}', chunk.max_bytes),
         )
     return table
 
 
-def _limit(limit: int | None) -> str:
-    return 'not known' if limit is None else f'{limit:,}'
+def _of(amount: str, limit: int | None) -> str:
+    return amount if limit is None else f'{amount} of {limit:,}'
 
 
 def _json(plan: BatchPlan) -> dict[str, object]:

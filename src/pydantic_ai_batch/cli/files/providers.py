@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic_ai.exceptions import UserError
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from pydantic_ai_batch.compat import counts_of
 from pydantic_ai_batch.journal.overview import overview_of
@@ -54,7 +54,7 @@ async def show_provider(provider: str, journals: Sequence[Path], *, limit: int, 
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    table = Table('batch', 'model', 'status', 'requests', 'created', 'journal')
+    table = Table(Column('batch', overflow='fold'), 'model', 'status', 'requests', 'created', 'journal')
     for one in found:
         journal = one['journal'] or '[yellow]none: an orphan[/yellow]'
         table.add_row(
