@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -11,11 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from pydantic_ai_batch.clock import Clock
     from pydantic_ai_batch.rows.guards import Guards
 
     from .files.options import RunOptions
 
 T = TypeVar('T')
+
+
+@dataclass(frozen=True)
+class Time:
+    """What commands go by for time: their context's `obj`, which tests set to a clock that they move by hand."""
+
+    clock: Clock
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    """Runs a coroutine to its end."""
 
 
 Rows = Annotated[str, typer.Argument(help='A .csv, .tsv, .jsonl or .parquet file, also .gz, or `-`.', metavar='ROWS')]
@@ -71,6 +82,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    context: typer.Context,
     rows: Rows,
     model: Model = None,
     prompt: Prompt = None,
@@ -160,7 +172,8 @@ def run(
         from .files.running import Manner, run_file
 
         manner = Manner(detach=detach, wait=_seconds(wait), on_interrupt=on_interrupt, quiet=quiet, as_json=as_json)
-        return _run(run_file(options, place, guards, manner))
+        time = _time(context)
+        return time.run(run_file(options, place, guards, manner, time.clock))
 
     raise typer.Exit(_guarded(work))
 
@@ -214,6 +227,7 @@ def plan(
 
 
 def collect(
+    context: typer.Context,
     journal: JournalArgument,
     wait: Wait = None,
     on_interrupt: OnInterruptOption = 'ask',
@@ -221,10 +235,11 @@ def collect(
     as_json: JsonFlag = False,
 ) -> None:
     """Go on with a run that was left, and write its answers. Exits as `run` does."""
-    raise typer.Exit(_guarded(lambda: _go_on(journal, wait, on_interrupt, quiet=quiet, as_json=as_json)))
+    raise typer.Exit(_guarded(lambda: _go_on(context, journal, wait, on_interrupt, quiet=quiet, as_json=as_json)))
 
 
 def retry(
+    context: typer.Context,
     journal: JournalArgument,
     wait: Wait = None,
     on_interrupt: OnInterruptOption = 'ask',
@@ -237,7 +252,7 @@ def retry(
         from .files.retrying import forget_failed
 
         _run(forget_failed(journal))
-        return _go_on(journal, wait, on_interrupt, quiet=quiet, as_json=as_json)
+        return _go_on(context, journal, wait, on_interrupt, quiet=quiet, as_json=as_json)
 
     raise typer.Exit(_guarded(work))
 
@@ -343,14 +358,25 @@ def jobs(
 # What they share
 
 
-def _go_on(journal: Path, wait: str | None, on_interrupt: Any, *, quiet: bool, as_json: bool) -> int:
+def _go_on(
+    context: typer.Context, journal: Path, wait: str | None, on_interrupt: Any, *, quiet: bool, as_json: bool
+) -> int:
     from pydantic_ai_batch.rows.guards import Guards
 
     from .files.looking import options_in
     from .files.running import Manner, run_file
 
     manner = Manner(wait=_seconds(wait), on_interrupt=on_interrupt, quiet=quiet, as_json=as_json)
-    return _run(run_file(options_in(journal), journal, Guards(), manner))
+    time = _time(context)
+    return time.run(run_file(options_in(journal), journal, Guards(), manner, time.clock))
+
+
+def _time(context: typer.Context) -> Time:
+    if isinstance(context.obj, Time):
+        return context.obj
+    from pydantic_ai_batch.clock import SYSTEM_CLOCK
+
+    return Time(SYSTEM_CLOCK, _run)
 
 
 def _plan(options: RunOptions, *, as_json: bool) -> None:
