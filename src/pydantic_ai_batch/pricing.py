@@ -32,6 +32,11 @@ price there. `flat discount`: the live price of all tokens, less what the lane t
 """
 
 
+_REMEMBERED = 1_000
+"""How many prices are remembered: that of an answer is asked for several times, which takes a quarter of a millisecond.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """What one answer costs."""
@@ -58,6 +63,24 @@ def price_of(response: ModelResponse, info: LaneInfo) -> Price | None:
     """
     if read_ticket(response) is not None:
         return None
+    key = _key(response, info)
+    if (known := _prices.get(key)) is None:
+        if len(_prices) >= _REMEMBERED:
+            _prices.pop(next(iter(_prices), ''), None)
+        known = _prices[key] = _price_of(response, info)
+    return known
+
+
+def _key(response: ModelResponse, info: LaneInfo) -> str:
+    """All that a price goes by. A price may begin at some time of some day, and no more precisely than a minute."""
+    asked = response.provider_url, response.provider_name, response.model_name, info.name, info.discount
+    return f'{asked} {response.timestamp:%Y-%m-%d %H:%M} {response.usage} {response.provider_details}'
+
+
+_prices: dict[str, Price] = {}
+
+
+def _price_of(response: ModelResponse, info: LaneInfo) -> Price:
     listed = _listed(response)
     live = listed and listed.live()
     if listed is None or live is None:
@@ -70,14 +93,9 @@ def price_of(response: ModelResponse, info: LaneInfo) -> Price | None:
 
 
 def cost_of(response: ModelResponse, info: LaneInfo) -> Decimal | None:
-    """`batch` of [`price_of`][pydantic_ai_batch.pricing.price_of], without the work of finding the live price too."""
-    if read_ticket(response) is not None or (listed := _listed(response)) is None:
-        return None
-    if listed.has_batch_price():
-        batch = listed.in_batch()
-        return batch and batch.total_price
-    live = listed.live()
-    return live and _discounted(live, info)
+    """`batch` of [`price_of`][pydantic_ai_batch.pricing.price_of]; `None` where that is not known."""
+    price = price_of(response, info)
+    return price and price.batch
 
 
 def priced(response: ModelResponse, info: LaneInfo) -> ModelResponse:

@@ -1,0 +1,394 @@
+"""Files of rows on the command line: what is sent, what is written, and what another start of a command finds."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pydantic_ai_batch.cli import app
+from pydantic_ai_batch.cli.rows import Time
+from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
+
+Command = Callable[..., Result]
+
+MODEL = 'openai-responses:gpt-5-mini'
+
+
+def echo(request: FakeRequest) -> Any:
+    """Answers with the prompt, fails what is bad, and calls the tool of a typed answer."""
+    if 'bad' in request.text:
+        return FakeError(400, 'invalid_prompt', 'no such thing')
+    if request.tools:
+        return FakeToolCall(request.tools[0].name, {'label': 'fine', 'score': 3})
+    return f'about {request.text}'
+
+
+@pytest.fixture
+def mended() -> list[bool]:
+    """Holds something once what was bad is answered too."""
+    return []
+
+
+@pytest.fixture
+def fake(clock: ManualClock, mended: list[bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProviders]:
+    def answer(request: FakeRequest) -> Any:
+        return f'about {request.text}' if mended else echo(request)
+
+    with FakeProviders(answer, clock=clock) as fake:
+        for provider in (fake.openai, fake.anthropic):
+            for name, value in provider.environment.items():
+                monkeypatch.setenv(name, value)
+        yield fake
+
+
+@pytest.fixture
+def command(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs the command line in a folder of its own, on a clock that waits for nothing."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        async def on_clock() -> Any:
+            return await clock.run(work)
+
+        return asyncio.run(on_clock())
+
+    def command(*arguments: str, **settings: Any) -> Result:
+        obj = Time(clock, run)
+        return CliRunner().invoke(
+            app, list(arguments), obj=obj, catch_exceptions=False, env={'COLUMNS': '120'}, **settings
+        )
+
+    return command
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    path = tmp_path / 'reviews.csv'
+    path.write_text('id,text\n001,"good, really"\n002,bad\n003,"two\nlines"\n', 'utf-8')
+    return path
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding='utf-8', newline='') as stream:
+        return list(csv.DictReader(stream))
+
+
+def run_reviews(command: Command, *more: str) -> Result:
+    return command('run', 'reviews.csv', '-m', MODEL, '-p', 'Sum up: {{ text }}', *more)
+
+
+def test_each_row_is_written_beside_its_answer_in_the_order_of_the_input(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    result = run_reviews(command)
+    assert result.exit_code == 1
+    rows = read(reviews.with_name('reviews.answers.csv'))
+    assert list(rows[0]) == ['id', 'text', 'answer', 'status', 'error', 'input_tokens', 'output_tokens', 'cost']
+    assert [(row['id'], row['text'], row['answer'], row['status']) for row in rows] == [
+        ('001', 'good, really', 'about Sum up: good, really', 'ok'),
+        ('002', 'bad', '', 'error'),
+        ('003', 'two\nlines', 'about Sum up: two\nlines', 'ok'),
+    ]
+    assert 'no such thing' in rows[1]['error']
+    assert float(rows[0]['cost']) > 0
+    assert rows[1]['cost'] == ''
+    assert [len(batch.requests) for batch in fake.openai.batches.values()] == [3]
+    assert '3 rows: 2 ok, 1 error' in result.output
+    assert 'retry reviews.answers.csv.journal' in result.output
+
+
+def test_the_same_command_again_sends_nothing_and_writes_the_same(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    written = reviews.with_name('reviews.answers.csv')
+    first = written.read_bytes()
+    written.unlink()
+    assert run_reviews(command).exit_code == 1
+    assert written.read_bytes() == first
+    assert fake.openai.count('create') == 1
+
+
+@pytest.mark.parametrize(
+    ('change', 'says'),
+    [
+        (['-p', 'Other: {{ text }}'], 'the prompt ("Sum up: {{ text }}" then, "Other: {{ text }}" now)'),
+        (['-m', 'openai-responses:gpt-5'], 'the model'),
+        (['--max-tokens', '10'], '`max_tokens` (null then, 10 now)'),
+        (['--instructions', 'Be short.'], 'the instructions (null then, "Be short." now)'),
+        (['--settings', '{"top_p": 0.5}'], 'the settings'),
+    ],
+)
+def test_another_run_with_the_same_output_is_refused_with_what_changed(
+    change: list[str], says: str, command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    sent = fake.openai.count('upload')
+    result = run_reviews(command, *change)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert fake.openai.count('upload') == sent
+
+
+def test_another_input_is_refused_too(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    run_reviews(command)
+    reviews.write_text('id,text\n001,"good, really"\n', 'utf-8')
+    result = run_reviews(command)
+    assert result.exit_code == 2
+    assert 'the input (3 rows then, 1 now)' in result.output
+    assert fake.openai.count('create') == 1
+
+
+def test_a_schema_makes_columns_of_its_fields(command: Command, fake: FakeProviders, tmp_path: Path) -> None:
+    schema = {
+        'type': 'object',
+        'title': 'Label',
+        'properties': {'label': {'type': 'string'}, 'score': {'type': 'integer'}},
+        'required': ['label', 'score'],
+    }
+    (tmp_path / 'schema.json').write_text(json.dumps(schema), 'utf-8')
+    (tmp_path / 'rows.jsonl').write_text('{"id": "a", "input": "x", "tags": [1, 2]}\n', 'utf-8')
+    result = command('run', 'rows.jsonl', '-m', MODEL, '--schema', 'schema.json', '-o', 'out.jsonl')
+    assert result.exit_code == 0, result.output
+    [row] = [json.loads(line) for line in (tmp_path / 'out.jsonl').read_text('utf-8').splitlines()]
+    assert {name: row[name] for name in ('id', 'tags', 'label', 'score', 'status')} == {
+        'id': 'a',
+        'tags': [1, 2],
+        'label': 'fine',
+        'score': 3,
+        'status': 'ok',
+    }
+
+
+def test_columns_of_ours_that_the_input_has_already_are_renamed(
+    command: Command, fake: FakeProviders, tmp_path: Path
+) -> None:
+    (tmp_path / 'rows.csv').write_text('id,input,status\n1,hello,new\n', 'utf-8')
+    assert command('run', 'rows.csv', '-m', MODEL).exit_code == 0
+    [row] = read(tmp_path / 'rows.answers.csv')
+    assert (row['status'], row['batch_status'], row['answer']) == ('new', 'ok', 'about hello')
+
+
+def test_gzip_and_standard_streams_work(command: Command, fake: FakeProviders, tmp_path: Path) -> None:
+    (tmp_path / 'rows.jsonl.gz').write_bytes(gzip.compress(b'{"input": "one"}\n'))
+    assert command('run', 'rows.jsonl.gz', '-m', MODEL, '-q').exit_code == 0
+    packed = gzip.decompress((tmp_path / 'rows.answers.jsonl.gz').read_bytes())
+    assert json.loads(packed)['answer'] == 'about one'
+    piped = command('run', '-', '--format', 'jsonl', '-m', MODEL, '-q', input='{"input": "two"}\n')
+    assert json.loads(piped.stdout)['answer'] == 'about two'
+
+
+@pytest.mark.parametrize(
+    ('rows', 'options', 'says'),
+    [
+        ('id,text\na,x\na,y\n', ['-p', '{{ text }}'], "rows.csv, line 3: the ID 'a' again"),
+        ('id,text\na,x\n,y\n', ['-p', '{{ text }}'], 'rows.csv, line 3: the ID in `id` is blank'),
+        ('id,text\na,x\n', ['-p', '{{ txt }}'], 'The columns are `id`, `text`'),
+        ('id,text\na,x\n', [], 'no column `input`'),
+        ('id,text\na,x\n', ['-p', '{{ text }}', '--max-tokens', '0'], 'at least 1'),
+        ('id,input\na,x\n', ['--settings', '{"seed": 1}'], 'takes no `seed`'),
+        ('id,input,max_tokens\na,x,5\n', ['--max-tokens', '6'], '`max_tokens` has different values'),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_sent(
+    rows: str, options: list[str], says: str, command: Command, fake: FakeProviders, tmp_path: Path
+) -> None:
+    (tmp_path / 'rows.csv').write_text(rows, 'utf-8')
+    result = command('run', 'rows.csv', '-m', MODEL, *options)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert not fake.openai.calls
+    assert not (tmp_path / 'rows.answers.csv').exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_sent(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    result = run_reviews(command, '-o', 'nowhere/out.csv', '--journal', 'j.db')
+    assert result.exit_code == 2
+    assert not fake.openai.calls
+
+
+def test_a_plan_sends_nothing_and_tells_batches_and_cost(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    arguments = ['reviews.csv', '-m', MODEL, '-p', '{{ text }}', '--max-requests', '2', '--max-tokens', '100']
+    planned = command('plan', *arguments)
+    assert planned.exit_code == 0
+    head = planned.output.partition('The first request:')[0]
+    assert command('run', *arguments, '--dry-run').output.startswith(head)
+    assert '3 requests of reviews.csv in 2 batches' in planned.output
+    assert 'at most 300 out' in planned.output
+    described = json.loads(command('plan', *arguments, '--json').output)
+    assert [chunk['ids'] for chunk in described['chunks']] == [['001', '002'], ['003']]
+    assert 0 < described['cost'] < described['live_cost']
+    assert not fake.openai.calls
+
+
+def test_a_run_that_would_cost_too_much_is_refused(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    result = run_reviews(command, '--max-cost', '0.000001', '--max-tokens', '10000')
+    assert result.exit_code == 2
+    assert '`--max-cost` is $0.000001. Nothing was sent.' in result.output
+    assert not fake.openai.calls
+
+
+def test_a_trial_that_fails_stops_the_run(command: Command, fake: FakeProviders, tmp_path: Path) -> None:
+    (tmp_path / 'rows.csv').write_text('id,input\n1,bad\n2,bad\n3,good\n', 'utf-8')
+    result = command('run', 'rows.csv', '-m', MODEL, '--canary', '2')
+    assert result.exit_code == 4
+    assert '2 of the first 2 rows failed' in result.output
+    assert [row['status'] for row in read(tmp_path / 'rows.answers.csv')] == ['error', 'error', 'pending']
+    assert [len(batch.requests) for batch in fake.openai.batches.values()] == [2]
+
+
+def test_retry_sends_what_failed_and_nothing_else(
+    command: Command, fake: FakeProviders, mended: list[bool], reviews: Path
+) -> None:
+    run_reviews(command)
+    mended.append(True)
+    assert command('retry', 'reviews.answers.csv.journal').exit_code == 0
+    rows = read(reviews.with_name('reviews.answers.csv'))
+    assert [row['answer'] for row in rows] == [
+        'about Sum up: good, really',
+        'about Sum up: bad',
+        'about Sum up: two\nlines',
+    ]
+    assert [len(batch.requests) for batch in fake.openai.batches.values()] == [3, 1]
+    again = command('retry', 'reviews.answers.csv.journal')
+    assert (again.exit_code, 'No row' in again.output) == (2, True)
+
+
+def test_a_journal_tells_results_cost_and_status(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    run_reviews(command)
+    journal = 'reviews.answers.csv.journal'
+    results = [json.loads(line) for line in command('results', journal).output.splitlines()]
+    assert [(result['id'], result['status']) for result in results] == [('001', 'ok'), ('002', 'error'), ('003', 'ok')]
+    assert results[0]['raw']['object'] == 'response'
+    assert [json.loads(line)['id'] for line in command('results', journal, '--failed').output.splitlines()] == ['002']
+    cost = json.loads(command('cost', journal, '--json').output)
+    rows = read(reviews.with_name('reviews.answers.csv'))
+    assert cost['cost'] == pytest.approx(sum(float(row['cost']) for row in rows if row['cost']))
+    assert cost['live_cost'] == pytest.approx(2 * cost['cost'])
+    status = json.loads(command('status', journal, '--json').output)
+    assert (status['rows'], status['done']) == (3, {'ok': 2, 'error': 1})
+    assert [batch['state'] for batch in status['batches']] == ['ended']
+    assert 'read' in command('watch', journal).output
+
+
+def test_batches_that_no_journal_knows_are_orphans(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    run_reviews(command)
+    run_reviews(command, '-o', 'other.csv')
+    listed = json.loads(command('jobs', '--provider', 'gpt', '--json', 'reviews.answers.csv.journal').output)
+    assert [batch['journal'] for batch in listed] == [None, 'reviews.answers.csv.journal']
+    assert 'an orphan' in command('jobs', '--provider', 'openai', 'reviews.answers.csv.journal').output
+
+
+def test_raw_requests_go_through_as_they_are(command: Command, fake: FakeProviders, tmp_path: Path) -> None:
+    body = {'model': 'gpt-5-mini', 'messages': [{'role': 'user', 'content': 'hi'}], 'seed': 7}
+    line = {'custom_id': 'mine', 'method': 'POST', 'url': '/v1/chat/completions', 'body': body}
+    (tmp_path / 'batch.jsonl').write_text(json.dumps(line) + '\n', 'utf-8')
+    result = command('run', 'batch.jsonl', '-m', 'openai', '-o', 'out.jsonl')
+    assert result.exit_code == 0, result.output
+    [row] = [json.loads(text) for text in (tmp_path / 'out.jsonl').read_text('utf-8').splitlines()]
+    assert (row['custom_id'], row['answer'], row['body']) == ('mine', 'about hi', body)
+    [batch] = fake.openai.batches.values()
+    assert (batch.endpoint, [request.body for request in batch.requests]) == ('/v1/chat/completions', [body])
+
+
+def test_a_journal_that_is_none_is_an_error_of_one_line(command: Command, tmp_path: Path) -> None:
+    for name in ('collect', 'status', 'results', 'cost', 'cancel', 'retry', 'watch'):
+        result = command(name, 'none.journal')
+        assert (result.exit_code, result.output) == (2, 'Error: There is no journal none.journal.\n')
+
+
+# In processes of their own, which are left, stopped and killed
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProviders]:
+    """A provider that takes two seconds of real time for a batch."""
+    with FakeProviders(echo, processing=timedelta(seconds=2)) as fake:
+        for name, value in fake.openai.environment.items():
+            monkeypatch.setenv(name, value)
+        yield fake
+
+
+def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, '-m', 'pydantic_ai_batch.cli', *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {'COLUMNS': '120'},
+    )
+
+
+def finished(running: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = running.communicate(timeout=60)
+    return running.returncode, output
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    for _ in iter(happened, True):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+RUN = ('run', 'reviews.csv', '-m', MODEL, '-p', '{{ text }}', '--poll', '0.2')
+JOURNAL = 'reviews.answers.csv.journal'
+
+
+def test_a_run_that_was_left_is_collected_by_another_process(slow: FakeProviders, reviews: Path) -> None:
+    code, output = finished(process(reviews.parent, *RUN, '--detach'))
+    assert (code, 'collect reviews.answers.csv.journal' in output) == (3, True)
+    assert not reviews.with_name('reviews.answers.csv').exists()
+    code, _ = finished(process(reviews.parent, 'collect', JOURNAL))
+    assert code == 1
+    assert [row['status'] for row in read(reviews.with_name('reviews.answers.csv'))] == ['ok', 'error', 'ok']
+    assert slow.openai.count('create') == 1
+
+
+def test_a_wait_that_is_up_leaves_the_batches_running(slow: FakeProviders, reviews: Path) -> None:
+    code, _ = finished(process(reviews.parent, *RUN, '--wait', '1s'))
+    assert code == 3
+    assert finished(process(reviews.parent, *RUN))[0] == 1
+    assert slow.openai.count('create') == 1
+
+
+@pytest.mark.parametrize(('choice', 'code', 'cancels'), [('leave', 3, 0), ('cancel', 130, 1)])
+def test_ctrl_c_leaves_or_cancels_as_it_was_told(
+    choice: str, code: int, cancels: int, slow: FakeProviders, reviews: Path
+) -> None:
+    running = process(reviews.parent, *RUN, '--on-interrupt', choice)
+    until(lambda: slow.openai.count('status') > 0)
+    running.send_signal(signal.SIGINT)
+    assert finished(running)[0] == code
+    assert slow.openai.count('cancel') == cancels
+    finished(process(reviews.parent, *RUN))
+    assert Counter(row.text for row in slow.openai.billed if row.text != 'bad').most_common(1)[0][1] == 1
+
+
+def test_a_run_that_was_killed_is_gone_on_with_and_paid_once(slow: FakeProviders, reviews: Path) -> None:
+    running = process(reviews.parent, *RUN)
+    until(lambda: slow.openai.count('create') > 0)
+    running.kill()
+    finished(running)
+    assert finished(process(reviews.parent, *RUN))[0] == 1
+    assert slow.openai.count('create') == 1
+    assert [row['status'] for row in read(reviews.with_name('reviews.answers.csv'))] == ['ok', 'error', 'ok']
