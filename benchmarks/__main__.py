@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agents, direct, journal
+from benchmarks import agents, direct, files, journal
 from benchmarks.measure import Report, machine
 
-BENCHMARKS: dict[str, ModuleType] = {'direct': direct, 'agents': agents, 'journal': journal}
+BENCHMARKS: dict[str, ModuleType] = {'direct': direct, 'agents': agents, 'journal': journal, 'files': files}
 
 
 def main(

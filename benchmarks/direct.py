@@ -128,7 +128,7 @@ def _watch_ours(timers: Timers) -> None:
     from pydantic_ai_batch.lanes.base import Payload
 
     timers.watch('checking the call', direct, 'check_requests')
-    timers.watch('preparing messages', chunks, '_prepared')
+    timers.watch('preparing messages', chunks, 'prepared')
     timers.watch('around batch_encode', NativeCodec, 'encode')
     timers.watch('framing into the payload', Payload, 'add')
     timers.watch('upload and create', creation, 'submit')

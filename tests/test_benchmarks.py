@@ -22,7 +22,7 @@ def test_benchmarks_do_the_same_work_in_every_case() -> None:
     assert run.returncode == 0, run.stderr
     output = json.loads(run.stdout)
     assert 'pydantic-ai-slim' in output['machine']
-    direct, agents, journal = output['reports']
+    direct, agents, journal, files = output['reports']
 
     # The warm-up is a batch of its own, with a check of its own.
     batched = {'answers': 30, 'creates': 2, 'checks': 2, 'live': 0}
@@ -44,3 +44,5 @@ def test_benchmarks_do_the_same_work_in_every_case() -> None:
         assert all(len(row) == len(report['columns']) for row in report['rows'].values())
         assert all(ratio['value'] > 0 for ratio in report['ratios'])
     assert list(direct['breakdown']) == list(direct['counts'])
+    # Beside others only where they are installed, as `make bench` does.
+    assert files['counts']['ours'] == {'answers': 20, 'creates': 1, 'checks': 1, 'live': 0}
