@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from pydantic_ai_batch.clock import SYSTEM_CLOCK, Clock
+from pydantic_ai_batch.events import BatchEvent
 from pydantic_ai_batch.exceptions import RunStopped
 from pydantic_ai_batch.journal import Journal
 from pydantic_ai_batch.progress import TerminalProgress
@@ -73,19 +74,18 @@ async def run_file(
     """
     console = Console(stderr=True)
     job = options.job()
-    listener = None if manner.quiet else TerminalProgress(console, clock=clock)
+    display = _Display(None if manner.quiet else TerminalProgress(console, clock=clock))
     kept_in = Journal(journal) if journal is not None else None
     with open_rows(options.rows, format=options.format, delimiter=options.delimiter) as source:
-        opened = opened_run(job, source, options.batches, clock, kept_in, listener, guards, command=options.kept())
+        opened = opened_run(job, source, options.batches, clock, kept_in, display, guards, command=options.kept())
         async with opened as run:
             columns = Columns.of(source, job.outputs.output_type)
             # Whether it can be written shows before anything is paid for.
             _open(options, source, columns).discard()
             if not manner.quiet:
                 _tell(console, run, journal)
-            end = await _send(run, manner, console, kept_in)
-            if listener is not None:
-                listener.stop()
+            end = await _send(run, manner, console, kept_in, display)
+            display.close()
             if end == 'left' and journal is not None:
                 if not manner.quiet:
                     _say_how_to_go_on(console, run, journal)
@@ -134,11 +134,28 @@ def _say_how_to_go_on(console: Console, run: RowRun, journal: Path) -> None:
     )
 
 
+class _Display:
+    """The progress display, until it is closed."""
+
+    def __init__(self, shown: TerminalProgress | None) -> None:
+        self._shown = shown
+
+    def __call__(self, event: BatchEvent) -> None:
+        if self._shown is not None:
+            self._shown(event)
+
+    def close(self) -> None:
+        """Leave its last state behind."""
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
+
+
 # Waiting
 
 
 async def _send(
-    run: RowRun, manner: Manner, console: Console, journal: Journal | None
+    run: RowRun, manner: Manner, console: Console, journal: Journal | None, display: _Display
 ) -> Literal['done', 'left', 'cancelled']:
     """Send the rows, and wait until they are done with, or there is a reason to leave them."""
     sending = asyncio.ensure_future(run.send())
@@ -150,6 +167,8 @@ async def _send(
         while not sending.done():
             left = None if deadline is None else deadline - loop.time()
             if interrupted.is_set():
+                # What is drawn would be drawn over the question.
+                display.close()
                 keep = journal is not None and await _keeps(manner.on_interrupt, console)
                 return 'left' if keep else 'cancelled'
             if (left is not None and left <= 0) or (manner.detach and run.sent):
@@ -193,11 +212,8 @@ async def _keeps(on_interrupt: OnInterrupt, console: Console) -> bool:
     if on_interrupt != 'ask' or not sys.stdin.isatty():
         return on_interrupt != 'cancel'
     console.print('\nCancel the batches, or leave them running? What is finished is billed in either case.')
-
-    def ask() -> str:
-        return input('[c]ancel or [l]eave: ')
-
-    answer = await asyncio.to_thread(ask)
+    console.print('Type c to cancel them, or anything else to leave them: ', end='')
+    answer = await asyncio.to_thread(sys.stdin.readline)
     return not answer.strip().lower().startswith('c')
 
 
