@@ -7,12 +7,14 @@ import csv
 import gzip
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -392,3 +394,33 @@ def test_a_run_that_was_killed_is_gone_on_with_and_paid_once(slow: FakeProviders
     assert finished(process(reviews.parent, *RUN))[0] == 1
     assert slow.openai.count('create') == 1
     assert [row['status'] for row in read(reviews.with_name('reviews.answers.csv'))] == ['ok', 'error', 'ok']
+
+
+def test_on_a_terminal_progress_is_drawn_and_ctrl_c_asks(slow: FakeProviders, reviews: Path) -> None:
+    terminal, its_end = pty.openpty()
+    command = [sys.executable, '-m', 'pydantic_ai_batch.cli', *RUN]
+    environment = os.environ | {'COLUMNS': '100', 'TERM': 'xterm'}
+    running = subprocess.Popen(
+        command, cwd=reviews.parent, env=environment, stdin=its_end, stdout=its_end, stderr=its_end
+    )
+    os.close(its_end)
+    shown = b''
+
+    def says(text: bytes) -> bool:
+        nonlocal shown
+        with suppress(OSError):
+            shown += os.read(terminal, 65536)
+        return text in shown
+
+    try:
+        until(lambda: says(b'in_progress'))
+        running.send_signal(signal.SIGINT)
+        until(lambda: says(b'Type c to cancel them'))
+        os.write(terminal, b'c\n')
+        until(lambda: says(b'asked to stop'))
+        assert running.wait(timeout=60) == 130
+    finally:
+        running.kill()
+        os.close(terminal)
+    assert b'submitted' in shown
+    assert slow.openai.count('cancel') == 1
