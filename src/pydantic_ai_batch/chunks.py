@@ -282,7 +282,7 @@ def prepared(model: Model, request: BatchRequest) -> BatchRequest:
     parameters = request.model_request_parameters
     if parameters.instruction_parts is None and (instructions := _instructions(request.messages)) is not None:
         parameters = replace(parameters, instruction_parts=[InstructionPart(content=instructions)])
-    if not _is_plain(model, request.messages):
+    if not is_plain(model, request.messages):
         messages = model.prepare_messages(list(request.messages), parameters)
         return replace(request, messages=messages, model_request_parameters=parameters)
     if parameters is not request.model_request_parameters:
@@ -290,7 +290,7 @@ def prepared(model: Model, request: BatchRequest) -> BatchRequest:
     return request
 
 
-def _is_plain(model: Model, messages: Sequence[ModelMessage]) -> bool:
+def is_plain(model: Model, messages: Sequence[ModelMessage]) -> bool:
     """Whether messages are a single prompt in text, which preparing would return as it is, for a third of all the work.
 
     Only a profile that guards against special tokens in a prompt changes one.
