@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from pydantic_ai import ModelRequest
+from pydantic_ai import ModelMessage, ModelRequest
 from pydantic_ai.models import Model
 from pydantic_ai.models.batch import BatchRequest, EncodedBatchRequest
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
@@ -33,7 +33,7 @@ PROMPTS = [
 
 
 def request(prompt: str, **settings: Any) -> BatchRequest:
-    messages = [ModelRequest.user_text_prompt(prompt, instructions='Be brief.')]
+    messages: list[ModelMessage] = [ModelRequest.user_text_prompt(prompt, instructions='Be brief.')]
     model_settings = cast('ModelSettings', {'max_tokens': 50, **settings})
     return BatchRequest(custom_id='', messages=messages, model_settings=model_settings)
 
