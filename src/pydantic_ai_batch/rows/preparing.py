@@ -18,6 +18,7 @@ from pydantic_ai_batch.wording import listed
 from .base import RowSource
 from .identity import check_ids, id_of
 from .problems import Problem, problems_error
+from .raw_requests import RawRequests
 from .row_requests import FaultyRows, RowRequests
 from .targets import Targets
 
@@ -62,6 +63,9 @@ async def prepare(
         raise UserError(f'{source.name} has no rows.')
     problems += check_ids(source, requests.id_column)
     targets = Targets(model, ask)
+    if not isinstance(requests, RawRequests):
+        # What is wrong with the model of the job is wrong with no row.
+        targets.check()
     settings: dict[tuple[int, str], int] = {}
     faulty = {problem.place for problem in faults}
     for row in source:
@@ -81,6 +85,8 @@ async def prepare(
             problems.append(Problem(row.line, error.message))
     if problems:
         raise problems_error(source, problems)
+    for lane in targets.lanes:
+        refuse_settings(lane.model, None)
     await _refuse_dropped(requests, targets, settings)
     named = {problem.place: problem.at(source) for problem in faults if problem.place is not None}
     return Prepared(source, FaultyRows(requests, named), targets, faults)
@@ -119,6 +125,9 @@ async def _refuse_dropped(requests: RowRequests, targets: Targets, settings: dic
 
 async def _makes_a_difference(lane: Lane, request: BatchRequest, name: str) -> bool:
     settings = dict(request.model_settings or {})
-    settings.pop(name)
+    settings.pop(name, None)
+    if name in (lane.model.settings or {}):
+        # The model's own takes its place, which may be the same.
+        return True
     bare = replace(request, model_settings=settings or None)
     return (await lane.encode(request)) != (await lane.encode(bare))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.events import Listener
-from pydantic_ai_batch.journal import Journal
+from pydantic_ai_batch.journal import Journal, refuse_unfindable
 from pydantic_ai_batch.lanes.base import Lane
 from pydantic_ai_batch.settings import BatchSettings
 
@@ -48,6 +48,11 @@ async def opened_run(
         return lane.ask(settings.window)
 
     prepared = await job.prepare(source, requests, ask)
+    for lane, name in zip(prepared.targets.lanes, prepared.targets.names, strict=True):
+        if journal is not None:
+            refuse_unfindable(lane)
+        if guards is not None:
+            guards.refuse_unpriced(lane, name)
     kept = KeptResults(Path(os.fspath(journal.path)) if journal is not None else None)
     try:
         spec = job.spec(source)
