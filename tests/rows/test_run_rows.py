@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 from conftest import ModelOf
+from lanes.native_model import NativeModel
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch import Journal, RowResult, run_rows
+from pydantic_ai_batch.events import BatchEvent
 from pydantic_ai_batch.exceptions import InputProblems, NoBatchLane, ParameterConflict, RunChanged
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
 
@@ -126,7 +130,7 @@ async def test_a_row_that_failed_leaves_the_others_alone(clock: ManualClock, mod
         results = await all_of(clock, ROWS, model=model_of(fake), prompt=PROMPT, ordered=True)
     assert [result.id for result in results if not result.ok] == ['row-3']
     failed = results[3]
-    assert (failed.status, failed.error_class, failed.output) == ('error', 'ModelHTTPError', None)
+    assert (failed.status, failed.error_class, failed.output) == ('error', 'ModelRequestRejectedError', None)
     assert 'no such thing' in str(failed.error)
     assert failed.raw['error']['message'] == 'no such thing'
 
@@ -156,10 +160,20 @@ async def test_an_answer_that_the_model_refused_is_refused_and_says_in_what_word
 
 
 async def test_a_row_without_a_result_is_missing(clock: ManualClock, model_of: ModelOf):
+    def answer(request: FakeRequest) -> str | None:
+        return None if request.text == 'b' else echo(request)
+
+    with FakeProviders(answer, clock=clock) as fake:
+        first, second = await all_of(clock, ['a', 'b'], model=model_of(fake), max_resubmissions=0, ordered=True)
+    assert first.ok
+    assert (second.status, second.raw) == ('missing', None)
+    assert second.error
+
+
+async def test_rows_whose_results_are_gone_are_errors(clock: ManualClock, model_of: ModelOf):
     with FakeProviders(lambda request: None, clock=clock) as fake:
-        [result] = await all_of(clock, ['hello'], model=model_of(fake), max_resubmissions=0)
-    assert (result.status, result.raw) == ('missing', None)
-    assert result.error
+        [result] = await all_of(clock, ['a'], model=model_of(fake))
+    assert (result.status, result.error_class) == ('error', 'ResultsGone')
 
 
 async def test_rows_whose_batch_expired_are_expired(clock: ManualClock, model_of: ModelOf):
@@ -233,12 +247,24 @@ async def test_a_run_that_is_cancelled_cancels_its_batches_unless_a_journal_keep
     clock: ManualClock, model_of: ModelOf, tmp_path: Path, journaled: bool
 ):
     with FakeProviders(echo, clock=clock, processing=timedelta(hours=2)) as fake:
-        journal = tmp_path / 'job.db' if journaled else None
+        checked = asyncio.Event()
+
+        def heard(event: BatchEvent) -> None:
+            if event.kind == 'checked':
+                checked.set()
+
         running = asyncio.ensure_future(
-            all_of(clock, ROWS, model=model_of(fake), prompt=PROMPT, max_requests=15, journal=journal)
+            all_of(
+                clock,
+                ROWS,
+                model=model_of(fake),
+                prompt=PROMPT,
+                max_requests=15,
+                journal=tmp_path / 'job.db' if journaled else None,
+                progress=heard,
+            )
         )
-        while fake.openai.count('status') < 2:
-            await asyncio.sleep(0.001)
+        await checked.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -321,7 +347,7 @@ async def test_rows_whose_batch_could_not_be_checked_are_pending_and_collected_b
         ({'prompt': 'Shout: {{ text }}'}, 'Shout'),
         ({'instructions': 'Be brief.'}, 'Be brief.'),
         ({'max_tokens': 5}, '`max_tokens` (null then, 5 now)'),
-        ({'model_settings': {'seed': 1}}, 'the settings'),
+        ({'model_settings': {'openai_user': 'me'}}, 'the settings'),
         ({'output_type': int}, 'the output type'),
     ],
 )
@@ -347,12 +373,24 @@ async def test_a_run_that_was_refused_before_anything_was_sent_leaves_the_journa
 ):
     journal = Journal(tmp_path / 'job.db')
     with FakeProviders(echo, clock=clock) as fake:
-        with pytest.raises(NoBatchLane):
-            await all_of(clock, ROWS, model=TestModel(), prompt=PROMPT, journal=journal)
-        fake.openai.inject('upload', 'http', status=401)
-        await all_of(clock, ['other'], model=model_of(fake), journal=Journal(tmp_path / 'other.db'))
+        with pytest.raises(UserError, match='A journal cannot be kept'):
+            await all_of(clock, ['other'], model=NativeModel(fake, 'test'), journal=journal)
         results = await all_of(clock, ROWS, model=model_of(fake), prompt=PROMPT, journal=journal)
         assert len(results) == 30
+
+
+async def test_a_model_without_a_batch_api_is_refused(clock: ManualClock):
+    with pytest.raises(NoBatchLane):
+        await all_of(clock, ROWS, model=FunctionModel(lambda messages, info: ModelResponse([])), prompt=PROMPT)
+
+
+async def test_no_journal_is_kept_where_a_lost_batch_can_never_be_found(
+    fake: FakeProviders, clock: ManualClock, tmp_path: Path
+):
+    for model in (TestModel(), NativeModel(fake, 'test')):
+        with pytest.raises(UserError, match='A journal cannot be kept'):
+            await all_of(clock, ROWS, model=model, prompt=PROMPT, journal=tmp_path / 'job.db')
+    assert fake.calls == []
 
 
 # Models and parameters

@@ -7,6 +7,7 @@ there: it validates the answer, calls tools, and asks again, as the agent does l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +24,7 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_ai_batch.batched_model import Unbatched
 from pydantic_ai_batch.capability import BatchModelRequests
 from pydantic_ai_batch.exceptions import JournalError
-from pydantic_ai_batch.journal import journal_of
+from pydantic_ai_batch.journal import Journal, journal_of
 from pydantic_ai_batch.lanes.base import Lane, LaneInfo
 from pydantic_ai_batch.pricing import price_of
 
@@ -134,22 +135,21 @@ class AgentRequests(RowRequests):
                 message_history=messages, model=_TakingDown(model), model_settings=settings, capabilities=[found]
             )
         except _TakenDown as taken:
-            self._use(found.own)
+            self._own = found.own
             return taken
         raise UserError('The agent answers without asking its model, so that there is nothing to send.')
 
-    def _use(self, own: BatchModelRequests | None) -> None:
-        """Use what the agent batches its requests with itself.
+    async def begin(self, lane: Lane, place: int) -> None:
+        """Find out how the agent batches its requests.
 
         Raises:
             UserError: It would write down in another journal, or in none, what is sent later.
         """
-        self._own = own
+        with suppress(Exception):
+            # What is wrong with the row itself is its own error, when it is sent.
+            await self.request(lane, place)
         journal = journal_of(self.batching.journal)
-        if own is None or journal is None:
-            return
-        others = journal_of(own.journal)
-        if others is None or Path(others.path).resolve() != Path(journal.path).resolve():
+        if self._own is not None and journal is not None and not _is_same(journal_of(self._own.journal), journal):
             raise UserError(
                 'The agent has a `BatchModelRequests` of its own, without the journal of this run: remove that, as '
                 'rows bring their own, or give it the same journal.'
@@ -210,6 +210,10 @@ class AgentRequests(RowRequests):
             usage=_sum(record.usage, later),
             finish_reason=later[-1].finish_reason,
         )
+
+
+def _is_same(one: Journal | None, other: Journal) -> bool:
+    return one is not None and Path(one.path).resolve() == Path(other.path).resolve()
 
 
 def _sum(first: RequestUsage | None, later: Sequence[ModelResponse]) -> RequestUsage | None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.settings import ModelSettings
 
 from pydantic_ai_batch.chunks import Chunk, Row, fill
@@ -176,6 +176,8 @@ async def planned(job: RowJob, source: RowSource, settings: BatchSettings) -> Ba
     """The plan of a job over an input."""
     if unreadable := [problem for problem in source.read() if problem.place is None]:
         raise problems_error(source, unreadable)
+    if not len(source):
+        raise UserError(f'{source.name} has no rows.')
     requests = job.requests(source, settings, None, SYSTEM_CLOCK)
     prepared = await job.prepare(source, requests, lambda lane: lane.ask(settings.window))
     chunks: list[PlanChunk] = []

@@ -59,8 +59,6 @@ async def prepare(
     """
     problems = [problem for problem in source.read() if problem.place is None]
     faults = [problem for problem in source.read() if problem.place is not None]
-    if not problems and not len(source):
-        raise UserError(f'{source.name} has no rows.')
     problems += check_ids(source, requests.id_column)
     targets = Targets(model, ask)
     if not isinstance(requests, RawRequests):
@@ -85,8 +83,9 @@ async def prepare(
             problems.append(Problem(row.line, error.message))
     if problems:
         raise problems_error(source, problems)
-    for lane in targets.lanes:
+    for target, lane in enumerate(targets.lanes):
         refuse_settings(lane.model, None)
+        await requests.begin(lane, targets.of_row.index(target))
     await _refuse_dropped(requests, targets, settings)
     named = {problem.place: problem.at(source) for problem in faults if problem.place is not None}
     return Prepared(source, FaultyRows(requests, named), targets, faults)

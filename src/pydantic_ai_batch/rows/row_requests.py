@@ -69,6 +69,13 @@ class RowRequests(Requests):
             UserError: None can, in words that follow the line of a row.
         """
 
+    async def begin(self, lane: Lane, place: int) -> None:
+        """Find out what holds for all rows of a lane, by one of them.
+
+        Raises:
+            UserError: They cannot be sent as they are.
+        """
+
     @abstractmethod
     async def request(self, lane: Lane, place: int) -> BatchRequest:
         """A row's request as the lane takes it.

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pydantic_ai.exceptions import UserError
+
 from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.events import Listener
 from pydantic_ai_batch.journal import Journal, refuse_unfindable
@@ -42,6 +44,8 @@ async def opened_run(
     unreadable = [problem for problem in source.read() if problem.place is None]
     if unreadable:
         raise _all_problems(source, unreadable)
+    if not len(source):
+        raise UserError(f'{source.name} has no rows.')
     requests = job.requests(source, settings, journal, clock)
 
     def ask(lane: Lane) -> Lane:
