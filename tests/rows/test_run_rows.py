@@ -13,8 +13,7 @@ import pytest
 from conftest import ModelOf
 from lanes.native_model import NativeModel
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import ModelResponse
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -380,8 +379,8 @@ async def test_a_run_that_was_refused_before_anything_was_sent_leaves_the_journa
 
 
 async def test_a_model_without_a_batch_api_is_refused(clock: ManualClock):
-    with pytest.raises(NoBatchLane):
-        await all_of(clock, ROWS, model=FunctionModel(lambda messages, info: ModelResponse([])), prompt=PROMPT)
+    with pytest.raises(NoBatchLane, match='FallbackModel'):
+        await all_of(clock, ROWS, model=FallbackModel(TestModel()), prompt=PROMPT)
 
 
 async def test_no_journal_is_kept_where_a_lost_batch_can_never_be_found(

@@ -77,6 +77,9 @@ class RowRun:
         """Whether nothing is to be sent after the calls that there are."""
         self._finish = finish
         self._done = bytearray(len(prepared.source))
+        """Which rows have a result that is written."""
+        self._marks = bytearray(len(prepared.source))
+        """How far each row is, of which the result may not be written yet."""
         self._fresh: deque[int] = deque()
         """The rows that are done with and were not handed out."""
         self._unwritten: list[tuple[int, Status, bytes]] = []
@@ -94,7 +97,8 @@ class RowRun:
         # Their batches went on: what came of them is asked for again.
         await self._kept.forget(['pending'])
         for place, status in await self._kept.settled():
-            self._done[place] = _mark(status)
+            self._marks[place] = _mark(status)
+            self._done[place] = 1
             self._fresh.append(place)
         if self.watch.guards.any and self._fresh:
             async with aclosing(self._kept.all()) as all_kept:
@@ -114,7 +118,7 @@ class RowRun:
     @property
     def settled(self) -> int:
         """How many rows are done with."""
-        return len(self._done) - self._done.count(_OPEN)
+        return sum(self._done)
 
     # Sending
 
@@ -160,7 +164,7 @@ class RowRun:
             await self._see_through([self._part(target, part)], last=number == len(parts))
 
     def _open(self, places: Sequence[int]) -> list[int]:
-        return [place for place in places if self._done[place] == _OPEN]
+        return [place for place in places if self._marks[place] == _OPEN]
 
     def _parts(self, lane: Lane, places: Sequence[int]) -> Sequence[Sequence[int]]:
         """Rows of a lane, divided by how many a batch has if each batch may be the last."""
@@ -172,7 +176,7 @@ class RowRun:
     def _trial_failed(self, trials: Mapping[int, Sequence[int]]) -> str | None:
         """Why nothing is to be sent after the first rows of each lane, if that is so."""
         for trial in trials.values():
-            failed = sum(self._done[place] == _FAILED for place in trial)
+            failed = sum(self._marks[place] == _FAILED for place in trial)
             if (reason := self.watch.trial_failed(failed, len(trial))) is not None:
                 return reason
         return None
@@ -228,6 +232,7 @@ class RowRun:
 
     async def _keep(self, place: int, record: RowResult[Any]) -> None:
         self.watch.take(record)
+        self._marks[place] = _mark(record.status)
         output = self._outputs.dump(record.output)
         if self._outputs.is_lossy(record.output, output):
             self._live[place] = record.output
@@ -253,8 +258,8 @@ class RowRun:
                     self._failure = error
                     self._written.set()
                     raise
-                for place, status, _ in results:
-                    self._done[place] = _mark(status)
+                for place, _, _ in results:
+                    self._done[place] = 1
                     self._fresh.append(place)
             self._written.set()
             if self._over and not self._unwritten:
@@ -299,8 +304,8 @@ class RowRun:
         end = min(following + _PAGE, len(self._done))
         if over:
             # Nothing comes any more for those that are not done with.
-            return [place for place in range(following, end) if self._done[place] != _OPEN], end
-        gap = self._done.find(_OPEN, following, end)
+            return [place for place in range(following, end) if self._done[place]], end
+        gap = self._done.find(0, following, end)
         end = end if gap < 0 else gap
         return list(range(following, end)), end
 
