@@ -61,9 +61,8 @@ async def prepare(
     faults = [problem for problem in source.read() if problem.place is not None]
     problems += check_ids(source, requests.id_column)
     targets = Targets(model, ask)
-    if not isinstance(requests, RawRequests):
-        # What is wrong with the model of the job is wrong with no row.
-        targets.check()
+    # What is wrong with the model of the job is wrong with no row.
+    targets.check(raw=isinstance(requests, RawRequests))
     settings: dict[tuple[int, str], int] = {}
     faulty = {problem.place for problem in faults}
     for row in source:
@@ -71,12 +70,12 @@ async def prepare(
             await asyncio.sleep(0)
         try:
             parameters = requests.resolved(row, _id_or_number(source, row.place, requests.id_column))
+            if row.place not in faulty:
+                requests.check(row)
             targets.add(requests.model(row, parameters.model), requests.endpoint(row))
             target = targets.of_row[-1]
             for name in parameters.settings or ():
                 settings.setdefault((target, name), row.place)
-            if row.place not in faulty:
-                requests.check(row)
         except (ParameterConflict, NoBatchLane):
             raise
         except UserError as error:

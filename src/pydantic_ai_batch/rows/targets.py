@@ -56,15 +56,21 @@ class Targets:
         self.of_row.append(place)
         return self.lanes[place]
 
-    def check(self) -> None:
+    def check(self, *, raw: bool) -> None:
         """Refuse a model of the job that is none, or cannot be batched.
 
+        Args:
+            raw: Whether the rows are requests as they are sent, for which the name of a provider will do.
+
         Raises:
-            UserError: It is none.
+            UserError: It is none, or takes no such rows.
             NoBatchLane: It cannot.
         """
-        if self.model is not None:
-            lane_of_model(self.model)
+        if self.model is None or (raw and isinstance(self.model, str) and ':' not in self.model):
+            return
+        lane = lane_of_model(self.model)
+        if raw:
+            on_endpoint(lane, '')
 
     def _made(self, name: str | None, endpoint: str | None) -> int | UserError:
         asked = self.model if isinstance(self.model, Model) else name
