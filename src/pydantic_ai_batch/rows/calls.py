@@ -6,8 +6,8 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from decimal import Decimal
-from typing import Any, Literal
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models import check_allow_model_requests
@@ -134,9 +134,7 @@ async def run_rows(
         max_tokens=max_tokens,
         model_settings=model_settings,
     )
-    guards = Guards(
-        canary=canary, max_failures=max_failures, max_cost=None if max_cost is None else Decimal(str(max_cost))
-    )
+    guards = Guards(canary=canary, max_failures=max_failures, max_cost=None if max_cost is None else _dollars(max_cost))
     listener = listener_of(progress, clock)
     with open_rows(rows, format=format, delimiter=delimiter) as source:
         try:
@@ -147,6 +145,13 @@ async def run_rows(
         finally:
             if isinstance(listener, TerminalProgress):
                 listener.stop()
+
+
+def _dollars(amount: Decimal | float) -> Decimal:
+    try:
+        return Decimal(str(amount))
+    except InvalidOperation:
+        raise UserError(f'`max_cost` must be a sum in US dollars above 0, not {amount!r}.') from None
 
 
 async def batch_map(
@@ -207,8 +212,14 @@ async def batch_map(
     """
     if errors not in ('none', 'return', 'raise'):
         raise UserError(f"`errors` must be 'none', 'return' or 'raise', not {errors!r}.")
-    rows: Sequence[Any] = items if isinstance(items, Sequence) and not isinstance(items, str | bytes) else list(items)
-    if not rows:
+    if isinstance(items, str | bytes | Mapping) or not hasattr(items, '__iter__'):
+        raise UserError(
+            f'`items` must be an iterable of texts or mappings, not one {type(cast("Any", items)).__name__}.'
+        )
+    rows = items
+    if not isinstance(items, Sequence) and not hasattr(items, 'columns'):
+        rows = list(items)
+    if isinstance(rows, Sequence) and not rows:
         return []
     answers: list[Any] = []
     results = run_rows(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from pydantic_ai.exceptions import UserError
 
+from pydantic_ai_batch.lanes.base import Lane
+from pydantic_ai_batch.pricing import estimate
 from pydantic_ai_batch.wording import counted
 
 from .records import RowResult
 
-_ENOUGH = 0.8
-"""The share of a trial's rows that have to be answered, where `max_failures` says nothing else."""
+_MAY_FAIL = 0.2
+"""The share of a trial's rows that may fail, where `max_failures` says nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,35 @@ class Guards:
         if self.canary is not None and (isinstance(self.canary, bool) or self.canary < 1):
             raise UserError(f'`canary` must be a number of rows of at least 1, not {self.canary!r}.')
         most = self.max_failures
-        if most is not None and (isinstance(most, bool) or most < 0 or (isinstance(most, float) and most >= 1)):
+        if most is not None and (
+            isinstance(most, bool) or math.isnan(most) or most < 0 or (isinstance(most, float) and most >= 1)
+        ):
             raise UserError(
                 f'`max_failures` must be a number of rows, such as 10, or a share of them, such as 0.05, not {most!r}.'
             )
-        if self.max_cost is not None and not self.max_cost > 0:
+        if self.max_cost is not None and (not math.isfinite(self.max_cost) or self.max_cost <= 0):
             raise UserError(f'`max_cost` must be a sum in US dollars above 0, not {self.max_cost!r}.')
+
+    def refuse_unpriced(self, lane: Lane, name: str) -> None:
+        """Refuse a limit on what a model may cost whose price is not known: it would never stop anything.
+
+        Raises:
+            UserError: It is not.
+        """
+        if self.max_cost is None:
+            return
+        model = lane.model
+        price = estimate(model.model_name, model.system, lane.info, 1_000, 1_000, provider_url=model.base_url)
+        if price.batch is None:
+            raise UserError(
+                f'`max_cost` cannot be kept for {name!r}, of which no batch price is known: leave it out, or limit the '
+                'rows, or `max_tokens`. Nothing was sent.'
+            )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a guard at all."""
+        return self.canary is not None or self.watchful
 
     @property
     def watchful(self) -> bool:
@@ -85,36 +110,24 @@ class Watch:
             return f'the answers cost ${self.cost:.4f}, and ${self.guards.max_cost} may be spent'
         return None
 
-    def trial_failed(self, sent: int) -> str | None:
-        """Why nothing is to be sent after the first rows, if that is so."""
+    def trial_failed(self, failed: int, sent: int) -> str | None:
+        """Why nothing is to be sent after the first rows, if that is so.
+
+        Args:
+            failed: How many of them failed.
+            sent: How many there were.
+        """
         most = self.guards.max_failures
-        share = most if isinstance(most, float) else 1 - _ENOUGH
-        if self.failed <= sent * share:
+        # Whole rows, as 5 times 0.2 need not come to one in binary fractions.
+        if failed <= math.floor(round(sent * (most if isinstance(most, float) else _MAY_FAIL), 9)):
             return None
-        return f'{self.failed} of the first {counted(sent, "row")} failed{self._commonest()}'
+        return f'{failed} of the first {counted(sent, "row")} failed{self._commonest()}'
 
     def _commonest(self) -> str:
         if not self.reasons:
             return ''
         reason, count = max(self.reasons.items(), key=lambda item: item[1])
         return f', {count:,} of them with: {reason}'
-
-
-def legs(places: Sequence[int], guards: Guards, size: int) -> Iterator[tuple[Sequence[int], bool]]:
-    """The parts of a run that are sent one after the other, and whether each is the trial.
-
-    Args:
-        places: The rows.
-        guards: What may stop the run.
-        size: The most rows of a batch.
-    """
-    first = guards.canary or 0
-    if first:
-        yield places[:first], True
-    if not guards.watchful:
-        size = max(1, len(places) - first)
-    for start in range(first, len(places), size):
-        yield places[start : start + size], False
 
 
 def cause_of(record: RowResult[Any]) -> str:

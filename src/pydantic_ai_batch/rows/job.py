@@ -20,6 +20,7 @@ from pydantic_ai_batch.exceptions import RunChanged
 from pydantic_ai_batch.journal import Journal
 from pydantic_ai_batch.lanes.base import Lane
 from pydantic_ai_batch.settings import BatchSettings
+from pydantic_ai_batch.wording import listed
 
 from .agent_requests import AgentRequests
 from .base import RowSource
@@ -131,6 +132,12 @@ class RowJob:
                     f'The rows of {source.name} are requests as they are sent, with `url` and `body`: instructions and '
                     'output types are in their bodies.'
                 )
+            if parameters.resolved.settings:
+                raise UserError(
+                    f'The rows of {source.name} are requests as they are sent, with `url` and `body`: '
+                    f'{listed([f"`{name}`" for name in parameters.resolved.settings])} would change none of them. Set '
+                    'it in their bodies.'
+                )
             return RawRequests(source, 'custom_id' if self.id_column is None else id_column, parameters)
         prompting = Prompting(
             Template(self.prompt) if self.prompt is not None else None,
@@ -142,6 +149,7 @@ class RowJob:
             return PromptRequests(source, id_column, parameters, prompting)
         batching = BatchModelRequests(
             max_requests=settings.max_requests or 1_000,
+            max_bytes=settings.max_bytes,
             max_resubmissions=settings.max_resubmissions,
             poll_interval=settings.poll_interval,
             max_poll_interval=settings.max_poll_interval,

@@ -20,6 +20,9 @@ from .records import Status
 _PAGE = 500
 """How many results are in memory at a time when all are read."""
 
+_ANYTHING_DONE = 'SELECT EXISTS (SELECT 1 FROM requests) OR EXISTS (SELECT 1 FROM results_of_rows)'
+"""Whether a run came so far that it counts: one that was refused before anything was sent does not."""
+
 
 class KeptResults:
     """The results of one run, by the places of their rows."""
@@ -39,14 +42,14 @@ class KeptResults:
         self._store: Store = store_of(self._path)
 
     async def begin(self, spec: dict[str, Any]) -> dict[str, Any] | None:
-        """Write down what is run, and return what an earlier process has written there, if one has."""
+        """Write down what is run, and return what an earlier process has written there, if it has sent anything."""
 
         def work(connection: Connection) -> dict[str, Any] | None:
             row = connection.execute('SELECT spec FROM runs').fetchone()
-            if row is not None:
+            if row is not None and connection.execute(_ANYTHING_DONE).fetchone()[0]:
                 return json.loads(row[0])
             connection.execute(
-                'INSERT INTO runs (id, spec, started_at) VALUES (1, ?, ?)', (json.dumps(spec), time.time())
+                'INSERT OR REPLACE INTO runs (id, spec, started_at) VALUES (1, ?, ?)', (json.dumps(spec), time.time())
             )
             return None
 

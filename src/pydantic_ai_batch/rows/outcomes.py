@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch, BatchResult
 
 from pydantic_ai_batch import compat
-from pydantic_ai_batch.exceptions import ResultIntegrityError
+from pydantic_ai_batch.exceptions import ResultIntegrityError, is_gone
 from pydantic_ai_batch.lanes.base import Lane, NotRun
 from pydantic_ai_batch.list_call import Outcome
 from pydantic_ai_batch.pricing import price_of
@@ -39,7 +39,7 @@ def record_of(
     batch_id = batch.id if batch is not None else None
     if isinstance(outcome, ModelResponse):
         price = price_of(outcome, lane.info)
-        status = _FINISHES.get(outcome.finish_reason or '', 'ok')
+        status = status_of_answer(outcome.finish_reason)
         return RowResult(
             id=row_id,
             status=status,
@@ -50,13 +50,13 @@ def record_of(
             cost=price and price.batch,
             live_cost=price and price.live,
             finish_reason=outcome.finish_reason,
-            error=_unfinished(outcome, status),
+            error=unfinished(status, outcome),
             batch_id=batch_id,
             raw=raw,
         )
     return RowResult(
         id=row_id,
-        status=_status_of(outcome, result),
+        status=_status_of(outcome, result, batch),
         error_class=type(outcome).__name__,
         error=str(outcome),
         batch_id=batch_id,
@@ -64,21 +64,30 @@ def record_of(
     )
 
 
-def _status_of(error: ModelAPIError, result: BatchResult | NotRun | None) -> Status:
+def _status_of(error: ModelAPIError, result: BatchResult | NotRun | None, batch: Batch | None) -> Status:
     if isinstance(error, ContentFilterError):
         return 'refused'
+    if result is None:
+        # A batch that could not be checked, or read, goes on, and may well have an answer.
+        return 'error' if batch is None or is_gone(error) else 'pending'
     if isinstance(result, BatchResult):
         return _UNRUN.get(result.status, 'error')
-    if isinstance(result, NotRun) and result.result is None and not isinstance(error, ResultIntegrityError):
-        return 'missing'
-    return 'error'
+    if result.result is not None:
+        return _UNRUN.get(result.result.status, 'error')
+    return 'error' if isinstance(error, ResultIntegrityError) else 'missing'
 
 
-def _unfinished(response: ModelResponse, status: Status) -> str | None:
+def status_of_answer(finish_reason: str | None) -> Status:
+    """What came of a row whose model stopped for that reason."""
+    return _FINISHES.get(finish_reason or '', 'ok')
+
+
+def unfinished(status: Status, response: ModelResponse | None = None) -> str | None:
+    """What is wrong with an answer of that status; `None` if nothing is."""
     if status == 'truncated':
         return 'The answer ends where its tokens did: give it more (`max_tokens`).'
     if status == 'refused':
-        details = response.provider_details or {}
+        details = (response.provider_details if response is not None else None) or {}
         reason = details.get('refusal') or details.get('block_reason') or details.get('finish_reason')
         return f'The model would not answer{f": {reason}" if reason else "."}'
     return None

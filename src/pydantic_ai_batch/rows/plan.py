@@ -9,7 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.settings import ModelSettings
 
 from pydantic_ai_batch.chunks import Chunk, Row, fill
@@ -176,6 +176,8 @@ async def planned(job: RowJob, source: RowSource, settings: BatchSettings) -> Ba
     """The plan of a job over an input."""
     if unreadable := [problem for problem in source.read() if problem.place is None]:
         raise problems_error(source, unreadable)
+    if not len(source):
+        raise UserError(f'{source.name} has no rows.')
     requests = job.requests(source, settings, None, SYSTEM_CLOCK)
     prepared = await job.prepare(source, requests, lambda lane: lane.ask(settings.window))
     chunks: list[PlanChunk] = []
@@ -197,7 +199,7 @@ async def planned(job: RowJob, source: RowSource, settings: BatchSettings) -> Ba
             chunks.append(_described(prepared, lane, name, places, size, settings))
             target_in += chunk.size // _BYTES_PER_TOKEN
             for place in places:
-                limit = _limit(prepared, place)
+                limit = prepared.requests.requests.limit(lane, place)
                 most, target_out = most and limit is not None, target_out + (limit or 0)
         tokens_in, tokens_out = tokens_in + target_in, tokens_out + target_out
         model = lane.model
@@ -248,15 +250,6 @@ def _described(
 
 def _least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _limit(prepared: Prepared, place: int) -> int | None:
-    """The most tokens of the answer to a row; `None` if nothing limits it."""
-    requests = prepared.requests.requests
-    row = prepared.source[place]
-    settings = requests.resolved(row, requests.custom_id(place)).settings or {}
-    own = settings.get('max_tokens')
-    return own if isinstance(own, int) else None
 
 
 def caveats_of(

@@ -18,6 +18,7 @@ from pydantic_ai_batch.wording import listed
 from .base import RowSource
 from .identity import check_ids, id_of
 from .problems import Problem, problems_error
+from .raw_requests import RawRequests
 from .row_requests import FaultyRows, RowRequests
 from .targets import Targets
 
@@ -58,10 +59,10 @@ async def prepare(
     """
     problems = [problem for problem in source.read() if problem.place is None]
     faults = [problem for problem in source.read() if problem.place is not None]
-    if not problems and not len(source):
-        raise UserError(f'{source.name} has no rows.')
     problems += check_ids(source, requests.id_column)
     targets = Targets(model, ask)
+    # What is wrong with the model of the job is wrong with no row.
+    targets.check(raw=isinstance(requests, RawRequests))
     settings: dict[tuple[int, str], int] = {}
     faulty = {problem.place for problem in faults}
     for row in source:
@@ -69,18 +70,21 @@ async def prepare(
             await asyncio.sleep(0)
         try:
             parameters = requests.resolved(row, _id_or_number(source, row.place, requests.id_column))
+            if row.place not in faulty:
+                requests.check(row)
             targets.add(requests.model(row, parameters.model), requests.endpoint(row))
             target = targets.of_row[-1]
             for name in parameters.settings or ():
                 settings.setdefault((target, name), row.place)
-            if row.place not in faulty:
-                requests.check(row)
         except (ParameterConflict, NoBatchLane):
             raise
         except UserError as error:
             problems.append(Problem(row.line, error.message))
     if problems:
         raise problems_error(source, problems)
+    for target, lane in enumerate(targets.lanes):
+        refuse_settings(lane.model, None)
+        await requests.begin(lane, targets.of_row.index(target))
     await _refuse_dropped(requests, targets, settings)
     named = {problem.place: problem.at(source) for problem in faults if problem.place is not None}
     return Prepared(source, FaultyRows(requests, named), targets, faults)
@@ -119,6 +123,9 @@ async def _refuse_dropped(requests: RowRequests, targets: Targets, settings: dic
 
 async def _makes_a_difference(lane: Lane, request: BatchRequest, name: str) -> bool:
     settings = dict(request.model_settings or {})
-    settings.pop(name)
+    settings.pop(name, None)
+    if name in (lane.model.settings or {}):
+        # The model's own takes its place, which may be the same.
+        return True
     bare = replace(request, model_settings=settings or None)
     return (await lane.encode(request)) != (await lane.encode(bare))

@@ -85,7 +85,10 @@ class Prompting:
             UserError: It has none, in words that follow the line of a row.
         """
         if self.template is not None:
-            return self.template.render(row.fields)
+            text = self.template.render(row.fields)
+            if not text.strip():
+                raise UserError('the prompt that the template makes of it is blank')
+            return text
         value = row.fields.get(self.input_column)
         if isinstance(value, str) and value.strip():
             return value

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
-from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.messages import FinishReason, ModelResponse, TextPart
 from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
+from pydantic_ai.usage import RequestUsage
 
 from pydantic_ai_batch.codec import compact_json
 from pydantic_ai_batch.compat import provider_body
 from pydantic_ai_batch.lanes.base import Lane, NotRun
 from pydantic_ai_batch.lanes.openai_shape import OpenAIShapedLane
+from pydantic_ai_batch.wording import listed
 
 from .base import InputRow
 from .identity import id_of
+from .parameters import Parameters
 from .row_requests import RowRequests
+
+_FLAVORS = {'/v1/chat/completions': 'chat', '/v1/responses': 'responses', '/v1/embeddings': 'embeddings'}
+"""The endpoints whose usage `genai-prices` reads, with its word for each."""
+
+_FINISHES: dict[str, FinishReason] = {
+    'stop': 'stop',
+    'length': 'length',
+    'content_filter': 'content_filter',
+    'tool_calls': 'tool_call',
+    'function_call': 'tool_call',
+}
+
+
+_LIMITS = ('max_output_tokens', 'max_completion_tokens', 'max_tokens')
+
+_WITHOUT_OUTPUT = frozenset({'/v1/embeddings', '/v1/moderations'})
+"""The endpoints whose answers are no tokens."""
 
 
 def is_raw(columns: Collection[str]) -> bool:
@@ -32,6 +53,25 @@ class RawRequests(RowRequests):
 
     _groups: dict[int, str] = field(default_factory=dict[int, str])
 
+    def resolved(self, row: InputRow, row_id: str) -> Parameters:
+        """The model alone, as all else is in the body."""
+        parameters = super().resolved(row, row_id)
+        if parameters.settings:
+            raise UserError(
+                f'{listed([f"`{name}`" for name in parameters.settings])} of the row would change nothing: set it in '
+                'the `body`'
+            )
+        return parameters
+
+    def limit(self, lane: Lane, place: int) -> int | None:
+        """The most tokens of the answer to a row."""
+        row = self.source[place]
+        if self.endpoint(row) in _WITHOUT_OUTPUT:
+            return 0
+        body = _object(row.fields.get('body'))
+        limits = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
+        return limits[0] if limits else None
+
     def check(self, row: InputRow) -> None:
         """Refuse a row that is no request."""
         if not isinstance(row.fields.get('body'), dict):
@@ -39,10 +79,12 @@ class RawRequests(RowRequests):
         self.endpoint(row)
         if (method := row.fields.get('method', 'POST')) != 'POST':
             raise UserError(f'the `method` is {method!r}, and batches take POST alone')
+        if not isinstance(model := row.fields['body'].get('model'), str) or not model.strip():
+            raise UserError('the `body` names no model, which its endpoint needs')
         if row.fields['body'].get('stream'):
             raise UserError('`stream` cannot be used in a batch, whose answers come whole: leave it out of the `body`')
 
-    def endpoint(self, row: InputRow) -> str | None:
+    def endpoint(self, row: InputRow) -> str:
         """The path of the API that a row is for."""
         url = row.fields.get('url')
         if not isinstance(url, str) or not url.startswith('/'):
@@ -83,7 +125,7 @@ class RawRequests(RowRequests):
         body = provider_body(result)
         if not isinstance(body, dict):
             raise ModelAPIError(lane.model.model_name, 'The provider returned a body that is no object.')
-        return _response(lane, cast('dict[str, Any]', body))
+        return _response(lane, self.endpoint(self.source[place]), cast('dict[str, Any]', body))
 
 
 def on_endpoint(lane: Lane, endpoint: str) -> Lane:
@@ -100,40 +142,79 @@ def on_endpoint(lane: Lane, endpoint: str) -> Lane:
     return replace(lane, endpoint=endpoint)
 
 
-def _response(lane: Lane, body: dict[str, Any]) -> ModelResponse:
-    from pydantic_ai.usage import RequestUsage
+def _response(lane: Lane, endpoint: str, body: dict[str, Any]) -> ModelResponse:
+    """What a body says, as far as it is one of Chat Completions or Responses; of others their usage alone.
 
-    usage = cast('dict[str, Any]', body.get('usage') or {})
-    text, finish = _said(body)
+    Raises:
+        ModelAPIError: It says that the request failed.
+    """
+    if body.get('status') in ('failed', 'cancelled'):
+        said = _object(body.get('error')).get('message') or f'its status is {body["status"]!r}'
+        raise ModelAPIError(lane.model.model_name, f'The provider could not answer the request: {said}')
+    text, finish, refusal = _said(body)
     return ModelResponse(
         parts=[TextPart(content=text)] if text else [],
-        usage=RequestUsage(
-            input_tokens=usage.get('prompt_tokens') or usage.get('input_tokens') or 0,
-            output_tokens=usage.get('completion_tokens') or usage.get('output_tokens') or 0,
-        ),
-        model_name=body.get('model') or lane.model.model_name,
+        usage=_usage(lane, endpoint, body),
+        model_name=model if isinstance(model := body.get('model'), str) else lane.model.model_name,
         provider_name=lane.model.system,
+        provider_url=lane.model.base_url,
+        provider_details={'refusal': refusal} if refusal else None,
         finish_reason=finish,
     )
 
 
-def _said(body: dict[str, Any]) -> tuple[str, Any]:
-    """The text of a body of Chat Completions or Responses, and why it ends; nothing of another one."""
-    choices: Any = body.get('choices')
-    if isinstance(choices, list) and choices:
-        choice = cast('dict[str, Any]', choices[0])
-        message = cast('dict[str, Any]', choice.get('message') or {})
-        finish = {'length': 'length', 'content_filter': 'content_filter'}.get(str(choice.get('finish_reason')), 'stop')
-        return str(message.get('content') or ''), 'content_filter' if message.get('refusal') else finish
-    output: Any = body.get('output')
-    if not isinstance(output, list):
-        return '', None
-    parts = [
-        part
-        for item in cast('list[dict[str, Any]]', output)
-        for part in cast('list[dict[str, Any]]', item.get('content') or [])
-    ]
-    text = ''.join(str(part.get('text')) for part in parts if part.get('type') == 'output_text')
-    if any(part.get('type') == 'refusal' for part in parts):
-        return text, 'content_filter'
-    return text, 'length' if body.get('status') == 'incomplete' else 'stop'
+def _usage(lane: Lane, endpoint: str, body: dict[str, Any]) -> RequestUsage:
+    if not (usage := _object(body.get('usage'))):
+        return RequestUsage()
+    if (flavor := _FLAVORS.get(endpoint)) is not None:
+        with warnings.catch_warnings():
+            # Usage that cannot be read is no reason to lose the answer.
+            warnings.simplefilter('ignore')
+            return RequestUsage.extract(
+                body,
+                provider=lane.model.system,
+                provider_url=lane.model.base_url or '',
+                provider_fallback='openai',
+                api_flavor=flavor,
+            )
+    return RequestUsage(
+        input_tokens=_count(usage.get('prompt_tokens') or usage.get('input_tokens')),
+        output_tokens=_count(usage.get('completion_tokens') or usage.get('output_tokens')),
+    )
+
+
+def _said(body: dict[str, Any]) -> tuple[str, FinishReason | None, str | None]:
+    """The text of a body, why it ends, and in what words the model refused."""
+    if choices := _objects(body.get('choices')):
+        message = _object(choices[0].get('message'))
+        refusal = _text(message.get('refusal'))
+        finish = _FINISHES.get(str(choices[0].get('finish_reason')))
+        return _text(message.get('content')), 'content_filter' if refusal else finish, refusal or None
+    if not isinstance(body.get('output'), list):
+        return '', None, None
+    items = _objects(body['output'])
+    parts = [part for item in items for part in _objects(item.get('content'))]
+    text = ''.join(_text(part.get('text')) for part in parts if part.get('type') == 'output_text')
+    refusal = ''.join(_text(part.get('refusal')) for part in parts if part.get('type') == 'refusal')
+    if refusal:
+        return text, 'content_filter', refusal
+    if body.get('status') == 'incomplete':
+        reason = _object(body.get('incomplete_details')).get('reason')
+        return text, 'content_filter' if reason == 'content_filter' else 'length', None
+    return text, 'tool_call' if any(item.get('type') == 'function_call' for item in items) else 'stop', None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return cast('dict[str, Any]', value) if isinstance(value, dict) else {}
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [_object(item) for item in cast('list[Any]', value)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ''
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0

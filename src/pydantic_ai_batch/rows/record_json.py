@@ -31,7 +31,7 @@ def pack(result: RowResult[Any], output: Any) -> bytes:
         output: Its output as JSON has it.
     """
     kept: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(result, name)) is not None}
-    if output is not None and output != result.text:
+    if result.status == 'ok' and output != result.text:
         kept['output'] = output
     if result.usage is not None:
         kept['usage'] = _USAGE.dump_python(result.usage, mode='json', exclude_defaults=True)

@@ -9,7 +9,7 @@ from typing import cast
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
-from pydantic_ai.settings import ModelSettings
+from pydantic_ai.settings import ModelSettings, merge_model_settings
 
 from pydantic_ai_batch.chunks import Requests, prepared
 from pydantic_ai_batch.journal.digests import depth_of
@@ -53,12 +53,27 @@ class RowRequests(Requests):
         """The name of the model that a row is for, where `name` is what its parameters say."""
         return name
 
+    def limit(self, lane: Lane, place: int) -> int | None:
+        """The most tokens of the answer to a row; `None` if nothing limits it."""
+        row = self.source[place]
+        own = self.resolved(row, id_of(row, self.id_column)).settings
+        merged = merge_model_settings(lane.model.settings, cast('ModelSettings | None', own)) or {}
+        limit = merged.get('max_tokens')
+        return limit if isinstance(limit, int) else None
+
     @abstractmethod
     def check(self, row: InputRow) -> None:
         """Refuse a row that no request can be made of.
 
         Raises:
             UserError: None can, in words that follow the line of a row.
+        """
+
+    async def begin(self, lane: Lane, place: int) -> None:
+        """Find out what holds for all rows of a lane, by one of them.
+
+        Raises:
+            UserError: They cannot be sent as they are.
         """
 
     @abstractmethod

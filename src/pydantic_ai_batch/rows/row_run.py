@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from pydantic_ai_batch.lanes.base import Lane, LaneInfo, NotRun
 from pydantic_ai_batch.list_call import ListCall, Outcome
 from pydantic_ai_batch.settings import BatchSettings
 
-from .guards import Guards, Watch, legs
+from .guards import Guards, Watch
 from .kept_results import KeptResults
 from .outcomes import record_of
 from .outputs import Outputs
@@ -35,6 +36,13 @@ _PAGE = 200
 
 _UNWRITTEN = 1000
 """How many results may wait to be written before no more are read."""
+
+
+_OPEN, _ANSWERED, _FAILED = range(3)
+"""How far a row is."""
+
+_Part = tuple[Lane, Sequence[int]]
+"""Rows that are sent together, and the lane that they go by."""
 
 
 class RowRun:
@@ -65,8 +73,13 @@ class RowRun:
         self._tally = Tally()
         self._listener = listener
         self._calls: list[ListCall] = []
+        self._all_begun = False
+        """Whether nothing is to be sent after the calls that there are."""
         self._finish = finish
         self._done = bytearray(len(prepared.source))
+        """Which rows have a result that is written."""
+        self._marks = bytearray(len(prepared.source))
+        """How far each row is, of which the result may not be written yet."""
         self._fresh: deque[int] = deque()
         """The rows that are done with and were not handed out."""
         self._unwritten: list[tuple[int, Status, bytes]] = []
@@ -74,12 +87,23 @@ class RowRun:
         self._written = asyncio.Event()
         self._finishing: set[asyncio.Task[None]] = set()
         self._over = False
+        self._failure: Exception | None = None
+        """Why results cannot be kept, if that is so."""
+        self._live: dict[int, Any] = {}
+        """Outputs that were not handed out, and that JSON would not give back as they are."""
 
     async def load(self) -> None:
         """Know what was settled before."""
-        for place, _ in await self._kept.settled():
+        # Their batches went on: what came of them is asked for again.
+        await self._kept.forget(['pending'])
+        for place, status in await self._kept.settled():
+            self._marks[place] = _mark(status)
             self._done[place] = 1
             self._fresh.append(place)
+        if self.watch.guards.any and self._fresh:
+            async with aclosing(self._kept.all()) as all_kept:
+                async for _, kept in all_kept:
+                    self.watch.take(unpack(kept)[0])
 
     @property
     def rows(self) -> int:
@@ -99,8 +123,7 @@ class RowRun:
     @property
     def sent(self) -> bool:
         """Whether every row is in a batch, or done with."""
-        begun = len(self._calls) == len(self._prepared.targets.lanes)
-        return self._over or (begun and all(call.encoded for call in self._calls) and not self._tally.queued)
+        return self._over or (self._all_begun and all(call.encoded for call in self._calls) and not self._tally.queued)
 
     def _heard(self, event: BatchEvent) -> None:
         self._tally(event)
@@ -118,56 +141,92 @@ class RowRun:
         """Send every row that is not done with, and see each through."""
         writer = asyncio.ensure_future(self._write())
         try:
-            targets = self._prepared.targets
-            calls = [
-                asyncio.ensure_future(self._send_to(lane, targets.places(target)))
-                for target, lane in enumerate(targets.lanes)
-            ]
-            try:
-                await _first_error(calls)
-                while self._finishing:
-                    await _first_error(list(self._finishing))
-            finally:
-                for task in (*calls, *self._finishing):
-                    task.cancel()
-                await asyncio.gather(*calls, *self._finishing, return_exceptions=True)
+            async with AsyncExitStack() as stack:
+                await self._send_all(stack)
         finally:
             # What was read is written, however this ends.
             self._over = True
             self._to_write.set()
-            await writer
+            await _until_done(writer)
 
-    async def _send_to(self, lane: Lane, places: Sequence[int]) -> None:
-        """Send the rows that are for one lane, in as many parts as the guards ask for."""
-        open_places = [place for place in places if not self._done[place]]
-        if not open_places:
+    async def _send_all(self, stack: AsyncExitStack) -> None:
+        """Send the rows in as many parts as the guards ask for."""
+        targets = self._prepared.targets
+        places = {target: self._open(targets.places(target)) for target in range(len(targets.lanes))}
+        places = {target: open_places for target, open_places in places.items() if open_places}
+        for target in places:
+            # What is wrong with a client shows before anything is sent.
+            await stack.enter_async_context(targets.lanes[target].model)
+            await targets.lanes[target].identity()
+        if places:
+            self.stopped = self.watch.stop()
+        if (canary := self.watch.guards.canary) is not None:
+            trials = {target: targets.places(target)[:canary] for target in places}
+            await self._see_through([self._part(target, self._open(trial)) for target, trial in trials.items()])
+            places = {target: self._open(open_places) for target, open_places in places.items()}
+            if any(places.values()):
+                self.stopped = self._trial_failed(trials)
+        parts = [
+            (target, part)
+            for target, open_places in places.items()
+            for part in self._parts(targets.lanes[target], open_places)
+        ]
+        if not self.watch.guards.watchful:
+            await self._see_through([self._part(target, part) for target, part in parts], last=True)
             return
+        for number, (target, part) in enumerate(parts, 1):
+            self.stopped = self.stopped or self.watch.stop()
+            await self._see_through([self._part(target, part)], last=number == len(parts))
+
+    def _open(self, places: Sequence[int]) -> list[int]:
+        return [place for place in places if self._marks[place] == _OPEN]
+
+    def _parts(self, lane: Lane, places: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Rows of a lane, divided by how many a batch has if each batch may be the last."""
+        if not places or not self.watch.guards.watchful:
+            return [places] if places else []
         size = min(self._settings.max_requests or lane.max_requests, lane.max_requests)
-        ledger = await ledger_of(self._journal, self._clock, lane)
-        async with lane.model:
-            await lane.identity()
-            for part, trial in legs(open_places, self.watch.guards, size):
-                if self.stopped is None and self.watch.guards.watchful:
-                    self.stopped = self.watch.stop()
-                if self.stopped is not None:
-                    return
-                failed = self.watch.failed
-                call = ListCall(
-                    lane,
-                    self._settings,
-                    self._clock,
-                    self._prepared.requests,
-                    lambda place, outcome, result, batch: self._settle(lane, place, outcome, result, batch),
-                    self._heard,
-                    ledger,
-                    part,
-                )
-                self._calls.append(call)
-                await call.run()
-                while self._finishing:
-                    await _first_error(list(self._finishing))
-                if trial and failed == 0:
-                    self.stopped = self.watch.trial_failed(len(part))
+        return [places[start : start + size] for start in range(0, len(places), size)]
+
+    def _trial_failed(self, trials: Mapping[int, Sequence[int]]) -> str | None:
+        """Why nothing is to be sent after the first rows of each lane, if that is so."""
+        for trial in trials.values():
+            failed = sum(self._marks[place] == _FAILED for place in trial)
+            if (reason := self.watch.trial_failed(failed, len(trial))) is not None:
+                return reason
+        return None
+
+    def _part(self, target: int, places: Sequence[int]) -> _Part:
+        return self._prepared.targets.lanes[target], places
+
+    async def _see_through(self, parts: Sequence[_Part], *, last: bool = False) -> None:
+        """Send parts at the same time, and wait for all that comes of them."""
+        if self.stopped is not None:
+            return
+        calls = [await self._call(lane, places) for lane, places in parts if places]
+        self._calls += calls
+        self._all_begun = last
+        tasks = [asyncio.ensure_future(call.run()) for call in calls]
+        try:
+            await _first_error(tasks)
+            while self._finishing:
+                await _first_error(list(self._finishing))
+        finally:
+            for task in (*tasks, *self._finishing):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._finishing, return_exceptions=True)
+
+    async def _call(self, lane: Lane, places: Sequence[int]) -> ListCall:
+        return ListCall(
+            lane,
+            self._settings,
+            self._clock,
+            self._prepared.requests,
+            lambda place, outcome, result, batch: self._settle(lane, place, outcome, result, batch),
+            self._heard,
+            await ledger_of(self._journal, self._clock, lane),
+            places,
+        )
 
     def _settle(
         self, lane: Lane, place: int, outcome: Outcome, result: BatchResult | NotRun | None, batch: Batch | None
@@ -188,11 +247,17 @@ class RowRun:
 
     async def _keep(self, place: int, record: RowResult[Any]) -> None:
         self.watch.take(record)
-        self._unwritten.append((place, record.status, pack(record, self._outputs.dump(record.output))))
+        self._marks[place] = _mark(record.status)
+        output = self._outputs.dump(record.output)
+        if self._outputs.is_lossy(record.output, output):
+            self._live[place] = record.output
+        self._unwritten.append((place, record.status, pack(record, output)))
         self._to_write.set()
-        while len(self._unwritten) >= _UNWRITTEN:
+        while len(self._unwritten) >= _UNWRITTEN and self._failure is None:
             self._written.clear()
             await self._written.wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def _write(self) -> None:
         """Write results as they come, all there are at a time."""
@@ -201,7 +266,13 @@ class RowRun:
             self._to_write.clear()
             results, self._unwritten = self._unwritten, []
             if results:
-                await self._kept.write(results)
+                try:
+                    await self._kept.write(results)
+                except Exception as error:
+                    # Answers that cannot be kept are not to be paid for any longer.
+                    self._failure = error
+                    self._written.set()
+                    raise
                 for place, _, _ in results:
                     self._done[place] = 1
                     self._fresh.append(place)
@@ -222,11 +293,11 @@ class RowRun:
             following = 0
             while True:
                 over = sending.done()
-                places, following = self._ready(following, ordered=ordered)
+                places, following = self._ready(following, ordered=ordered, over=over)
                 if places:
                     for result in await self.read(places):
                         yield result
-                elif over:
+                elif over and following >= len(self._done):
                     break
                 else:
                     await self._news(sending)
@@ -240,12 +311,17 @@ class RowRun:
                 f'The run was stopped: {self.stopped}. {self.settled:,} of {len(self._done):,} rows are done with.',
             )
 
-    def _ready(self, following: int, *, ordered: bool) -> tuple[list[int], int]:
-        """The next few rows that can be handed out, and the first one after them."""
+    def _ready(self, following: int, *, ordered: bool, over: bool) -> tuple[list[int], int]:
+        """The next few rows that can be handed out, and the first one that was not looked at yet."""
         if not ordered:
-            return [self._fresh.popleft() for _ in range(min(_PAGE, len(self._fresh)))], following
-        end = self._done.find(0, following, following + _PAGE)
-        end = min(following + _PAGE, len(self._done)) if end < 0 else end
+            places = [self._fresh.popleft() for _ in range(min(_PAGE, len(self._fresh)))]
+            return places, following if places or not over else len(self._done)
+        end = min(following + _PAGE, len(self._done))
+        if over:
+            # Nothing comes any more for those that are not done with.
+            return [place for place in range(following, end) if self._done[place]], end
+        gap = self._done.find(0, following, end)
+        end = end if gap < 0 else gap
         return list(range(following, end)), end
 
     async def _news(self, sending: asyncio.Future[None]) -> None:
@@ -278,8 +354,28 @@ class RowRun:
 
     def _result(self, place: int, kept: bytes) -> RowResult[Any]:
         record, is_text = unpack(kept)
-        output = record.output if is_text else self._outputs.load(record.output)
+        if place in self._live:
+            output = self._live.pop(place)
+        else:
+            output = record.output if is_text else self._outputs.load(record.output)
         return replace(record, output=output, row=self._prepared.source[place].fields)
+
+
+def _mark(status: Status) -> int:
+    return _ANSWERED if status == 'ok' else _FAILED
+
+
+async def _until_done(task: asyncio.Future[None]) -> None:
+    """Wait for a task that is not to be cancelled, also if this is."""
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()
 
 
 async def _first_error(tasks: Sequence[asyncio.Future[None]]) -> None:

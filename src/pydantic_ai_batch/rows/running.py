@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic_ai.exceptions import UserError
+
 from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.events import Listener
-from pydantic_ai_batch.journal import Journal
+from pydantic_ai_batch.journal import Journal, refuse_unfindable
 from pydantic_ai_batch.lanes.base import Lane
 from pydantic_ai_batch.settings import BatchSettings
 
@@ -54,12 +56,19 @@ async def opened_run(
     unreadable = [problem for problem in source.read() if problem.place is None]
     if unreadable:
         raise _all_problems(source, unreadable)
+    if not len(source):
+        raise UserError(f'{source.name} has no rows.')
     requests = job.requests(source, settings, journal, clock)
 
     def ask(lane: Lane) -> Lane:
         return lane.ask(settings.window)
 
     prepared = await job.prepare(source, requests, ask)
+    for lane, name in zip(prepared.targets.lanes, prepared.targets.names, strict=True):
+        if journal is not None:
+            refuse_unfindable(lane)
+        if guards is not None:
+            guards.refuse_unpriced(lane, name)
     kept = KeptResults(Path(os.fspath(journal.path)) if journal is not None else None)
     try:
         spec = {**job.spec(source), 'command': dict(command) if command is not None else None}

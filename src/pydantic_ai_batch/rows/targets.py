@@ -34,7 +34,9 @@ class Targets:
     of_row: array[int] = field(default_factory=lambda: array('H'))
     """Which of them each row is for."""
 
-    _known: dict[tuple[str | None, str | None], int] = field(default_factory=dict[tuple[str | None, str | None], int])
+    _known: dict[tuple[str | None, str | None], int | UserError] = field(
+        default_factory=dict[tuple[str | None, str | None], int | UserError]
+    )
 
     def add(self, name: str | None, endpoint: str | None = None) -> Lane:
         """Note what the next row is for, and return its lane.
@@ -48,15 +50,41 @@ class Targets:
             NoBatchLane: It cannot be batched.
         """
         if (place := self._known.get((name, endpoint))) is None:
-            asked = self.model if isinstance(self.model, Model) else name
-            if asked is None:
-                raise UserError('it names no model, and the job does not either: give one (`model`, `--model`)')
-            lane = self.ask(lane_of_model(asked))
-            place = self._known[name, endpoint] = len(self.lanes)
-            self.lanes.append(lane if endpoint is None else on_endpoint(lane, endpoint))
-            self.names.append(asked if isinstance(asked, str) else asked.model_id)
+            place = self._known[name, endpoint] = self._made(name, endpoint)
+        if isinstance(place, UserError):
+            raise place
         self.of_row.append(place)
         return self.lanes[place]
+
+    def check(self, *, raw: bool) -> None:
+        """Refuse a model of the job that is none, or cannot be batched.
+
+        Args:
+            raw: Whether the rows are requests as they are sent, for which the name of a provider will do.
+
+        Raises:
+            UserError: It is none, or takes no such rows.
+            NoBatchLane: It cannot.
+        """
+        if self.model is None or (raw and isinstance(self.model, str) and ':' not in self.model):
+            return
+        lane = lane_of_model(self.model)
+        if raw:
+            on_endpoint(lane, '')
+
+    def _made(self, name: str | None, endpoint: str | None) -> int | UserError:
+        asked = self.model if isinstance(self.model, Model) else name
+        if asked is None:
+            return UserError('it names no model, and the job does not either: give one (`model`, `--model`)')
+        try:
+            lane = self.ask(lane_of_model(asked))
+            lane = lane if endpoint is None else on_endpoint(lane, endpoint)
+        except UserError as error:
+            # The same for each of its rows, and looked at once.
+            return error
+        self.lanes.append(lane)
+        self.names.append(asked if isinstance(asked, str) else asked.model_id)
+        return len(self.lanes) - 1
 
     def places(self, target: int) -> list[int]:
         """The rows that are for one of the lanes."""
