@@ -69,7 +69,7 @@ class Prompting:
         """
         value: Any = self.prompt(row)
         if isinstance(value, str):
-            return [ModelRequest(parts=[UserPromptPart(content=value)], instructions=self.instructions)]
+            return self.asking(value)
         messages = _messages(value)
         last = messages[-1]
         if not isinstance(last, ModelRequest):
@@ -77,6 +77,10 @@ class Prompting:
         if self.instructions is not None:
             last.instructions = self.instructions
         return messages
+
+    def asking(self, prompt: str) -> list[ModelMessage]:
+        """The messages of a prompt."""
+        return [ModelRequest(parts=[UserPromptPart(content=prompt)], instructions=self.instructions)]
 
     def prompt(self, row: InputRow) -> str | list[Any]:
         """The prompt of a row, or its list of messages.

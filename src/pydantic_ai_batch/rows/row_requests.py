@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from pydantic_ai.exceptions import UserError
@@ -16,6 +16,7 @@ from pydantic_ai_batch.journal.digests import depth_of
 from pydantic_ai_batch.lanes.base import Lane, NotRun
 
 from .base import InputRow, RowSource
+from .encode_template import EncodeTemplates
 from .identity import id_of
 from .parameters import JobParameters, Parameters, resolve
 from .prompting import Prompting
@@ -99,10 +100,25 @@ class PromptRequests(RowRequests):
     """A prompt for each row, and nothing else."""
 
     prompting: Prompting
+    _templates: EncodeTemplates = field(default_factory=EncodeTemplates)
 
     def check(self, row: InputRow) -> None:
         """Refuse a row without a prompt."""
         self.prompting.messages(row)
+
+    async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
+        """A request as the lane sends it, which differs from those of other rows in its prompt alone."""
+        row = self.source[place]
+        prompt = self.prompting.prompt(row)
+        if not isinstance(prompt, str):
+            return await super().encode(lane, place)
+        row_id = id_of(row, self.id_column)
+        settings = cast('ModelSettings | None', self.resolved(row, row_id).settings)
+
+        def asking(prompt: str) -> BatchRequest:
+            return BatchRequest(custom_id=row_id, messages=self.prompting.asking(prompt), model_settings=settings)
+
+        return await self._templates.encode(lane, repr(settings), prompt, asking), 0
 
     async def request(self, lane: Lane, place: int) -> BatchRequest:
         """A row's request."""
