@@ -151,7 +151,7 @@ async def test_items_are_runs_of_an_agent_tools_included(clock: ManualClock, mod
         doubled: list[str] = []
 
         @agent.tool_plain
-        async def double(text: str) -> str:  # pyright: ignore[reportUnusedFunction]
+        async def double(text: str) -> str:
             doubled.append(text)
             return text * 2
 
@@ -170,7 +170,7 @@ async def test_a_tool_that_raises_is_an_error_of_its_item_alone(clock: ManualClo
         agent = Agent(model_of(fake))
 
         @agent.tool_plain
-        async def look(text: str) -> str:  # pyright: ignore[reportUnusedFunction]
+        async def look(text: str) -> str:
             if text == 'b':
                 raise ValueError('the tool is broken')
             return text
@@ -189,7 +189,7 @@ async def test_an_agent_that_batches_its_requests_itself_goes_on_with_that(clock
         agent = Agent(model_of(fake), capabilities=[batching])
 
         @agent.tool_plain
-        async def look() -> str:  # pyright: ignore[reportUnusedFunction]
+        async def look() -> str:
             return 'seen'
 
         answers = await clock.run(batch_map(agent, ['a', 'b'], errors='return', clock=clock))
@@ -215,7 +215,7 @@ async def test_an_agents_output_function_and_validators_are_run(clock: ManualClo
         agent = Agent(model_of(fake), output_type=Label)
 
         @agent.output_validator
-        def check(output: Label) -> Label:  # pyright: ignore[reportUnusedFunction]
+        def check(output: Label) -> Label:
             if output.word == 'b':
                 raise ModelRetry('not b')
             return output
@@ -249,7 +249,7 @@ class Aliased(BaseModel):
         (tuple[int, str], {'response': [1, 'a']}, (1, 'a')),
         (float, {'response': 1.5}, 1.5),
         (bool, {'response': False}, False),
-        (Aliased, {'theSize': 3}, Aliased(theSize=3)),
+        (Aliased, {'theSize': 3}, Aliased.model_validate({'theSize': 3})),
     ],
 )
 async def test_outputs_are_of_their_type_also_when_they_come_from_the_journal(

@@ -46,7 +46,7 @@ def test_a_plan_needs_no_event_loop(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize('output_type', [str, Label])
 @pytest.mark.parametrize('limits', [{}, {'max_requests': 6}, {'max_bytes': 6_000}])
 async def test_a_plan_has_the_batches_that_the_run_makes(
-    clock: ManualClock, model_of: ModelOf, limits: dict[str, int], output_type: Any
+    clock: ManualClock, model_of: ModelOf, limits: dict[str, Any], output_type: Any
 ):
     with FakeProviders(clock=clock) as fake:
         model = model_of(fake)
@@ -94,7 +94,7 @@ async def test_a_row_without_a_limit_leaves_the_output_open(model: OpenAIRespons
 
 
 async def test_the_limit_of_the_model_itself_counts(fake: FakeProviders, model: OpenAIResponsesModel):
-    own = OpenAIResponsesModel('gpt-5-mini', provider=model.provider, settings={'max_tokens': 7})  # pyright: ignore[reportArgumentType, reportUnknownArgumentType, reportUnknownMemberType]
+    own = OpenAIResponsesModel('gpt-5-mini', provider=model.provider, settings={'max_tokens': 7})  # pyright: ignore[reportArgumentType]
     assert plan_batch(own, ROWS).output_tokens == 140
 
 
@@ -151,7 +151,7 @@ async def test_the_plan_of_an_agent_has_its_tools_and_instructions(model: OpenAI
     agent = Agent(model, instructions='Be brief.')
 
     @agent.tool_plain
-    def look(text: str) -> str:  # pyright: ignore[reportUnusedFunction]
+    def look(text: str) -> str:
         return text
 
     plan = plan_batch(agent, ['a'])
