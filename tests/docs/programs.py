@@ -1,9 +1,11 @@
 """Runs the programs in a page of the documentation, as a reader would.
 
-Each `python` block is a program of its own; what stands in a `text` block right after it is what it prints, where `…`
-stands for anything. An HTML comment before the block says more: `<!-- run: continue -->` goes on with the names of the
-block before, `later=3600` lets that many seconds pass first, `raises=UserError` expects the program to end with that
-error, whose message counts as printed, and `pytest` hands the block to pytest.
+Each `python` block is a program of its own, and each `bash` block with a command of this package is a list of commands;
+what stands in a `text` block right after it is what it prints, where `…` stands for anything. An HTML comment before
+the block says more: `<!-- run: continue -->` goes on with the names of the block before, `later=3600` lets that many
+seconds pass first, `raises=UserError` expects the program to end with that error, whose message counts as printed,
+`pytest` hands the block to pytest, `exit=3` expects the last command to exit with that code, and `file=rows.csv` makes
+the block, of whatever language, a file of that name, which later blocks find.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -23,13 +26,24 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent
+from typer.testing import CliRunner
 
+from pydantic_ai_batch import Journal
+from pydantic_ai_batch.cli import app
 from pydantic_ai_batch.clock import SystemClock
 
 _BLOCK = re.compile(
-    r'^(?:<!-- run: (?P<settings>[^>]*) -->\n+)?```python\n(?P<code>.*?)^```\n(?:\n*```text\n(?P<output>.*?)^```\n)?',
+    r'^(?:<!-- run: (?P<settings>[^>]*) -->\n+)?```(?P<language>python|bash|csv|jsonl?)\n(?P<code>.*?)^```\n'
+    r'(?:\n*```text\n(?P<output>.*?)^```\n)?',
     re.MULTILINE | re.DOTALL,
 )
+_COMMAND = 'pydantic-ai-batch'
+_OURS = re.compile(rf'^(?:.* \| )?{_COMMAND} ', re.MULTILINE)
+_BATCH = re.compile(r'\bbatch_[0-9a-f]{32}\b')
+"""What the fakes call a batch, which is another name each time."""
+
+_LEFT = '3'
+"""What a command exits with that leaves rows on their way."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,7 @@ class Program:
     path: Path
     line: int
     """The line of the page on which the code begins."""
+    language: str
     code: str
     settings: dict[str, str]
     output: str | None
@@ -50,16 +65,22 @@ class Program:
 def programs(path: Path) -> list[Program]:
     """The programs on a page, in order."""
     page = path.read_text(encoding='utf-8')
-    return [
+    blocks = [
         Program(
             path,
             page.count('\n', 0, match.start('code')) + 1,
+            match['language'],
             match['code'],
             {name: value for name, _, value in (word.partition('=') for word in (match['settings'] or '').split())},
             match['output'],
         )
         for match in _BLOCK.finditer(page)
     ]
+    return [block for block in blocks if block.language == 'python' or block.settings or _is_ours(block)]
+
+
+def _is_ours(block: Program) -> bool:
+    return block.language == 'bash' and _OURS.search(block.code) is not None
 
 
 class JumpingClock:
@@ -67,6 +88,8 @@ class JumpingClock:
 
     def __init__(self) -> None:
         self.skipped = 0.0
+        self.jumps = True
+        """Whether it jumps. A command that leaves before its batches are over needs it not to."""
         self._due: list[float] = []
 
     def now(self) -> float:
@@ -83,7 +106,7 @@ class JumpingClock:
                 for _ in range(50):
                     await asyncio.sleep(0)
                 await asyncio.sleep(min(left, 0.01))
-                if due == min(self._due):
+                if self.jumps and due == min(self._due):
                     self.skipped += max(0.0, due - self.monotonic())
         finally:
             self._due.remove(due)
@@ -114,9 +137,17 @@ def run_page(path: Path, clock: JumpingClock) -> None:
             if 'continue' not in program.settings:
                 names = {'__name__': '__main__'}
             clock.skipped += float(program.settings.get('later', 0))
-            printed = _pytest(program) if 'pytest' in program.settings else _run(program, names)
+            if (file := program.settings.get('file')) is not None:
+                Path(file).write_text(program.code, encoding='utf-8')
+                continue
+            if program.language == 'bash':
+                clock.jumps = program.settings.get('exit') != _LEFT
+                printed = _commands(program)
+                clock.jumps = True
+            else:
+                printed = _pytest(program) if 'pytest' in program.settings else _run(program, names)
             if program.output is not None:
-                assert like(program.output, printed), f'{program} prints:\n{printed}'
+                assert like(_same(program.output), _same(printed)), f'{program} prints:\n{printed}'
 
 
 def _run(program: Program, names: dict[str, Any]) -> str:
@@ -132,6 +163,51 @@ def _run(program: Program, names: dict[str, Any]) -> str:
     expected = program.settings.get('raises')
     assert (raised and type(raised).__name__) == expected, f'{program}: {"".join(traceback.format_exception(raised))}'
     return printed.getvalue()
+
+
+def _commands(program: Program) -> str:
+    """Run the commands of a block, those of this package in this process, whose clock jumps over waits."""
+    commands = program.code.replace('\\\n', '').splitlines()
+    printed, code = '', 0
+    for command in commands:
+        assert code == 0, f'{program} exits with {code}:\n{printed}'
+        said, code = _pipeline(command)
+        printed += said
+    assert code == int(program.settings.get('exit', 0)), f'{program} exits with {code}:\n{printed}'
+    return printed
+
+
+def _pipeline(command: str) -> tuple[str, int]:
+    """Run a command, or several with `|` between them, and return what shows of them and the last exit code."""
+    words = shlex.shlex(command, posix=True, punctuation_chars='|')
+    words.whitespace_split, words.commenters = True, ''
+    stages: list[list[str]] = [[]]
+    for word in words:
+        if word == '|':
+            stages.append([])
+        else:
+            stages[-1].append(word)
+    shown, passed, code = '', b'', 0
+    for stage in stages:
+        if stage[0] == _COMMAND:
+            result = CliRunner().invoke(app, stage[1:], input=passed, prog_name=_COMMAND)
+            # The journals that it worked on are let go of, as when its process ends.
+            for journal in Path().glob('*.journal'):
+                Journal(journal).close()
+            assert result.exception is None or isinstance(result.exception, SystemExit), traceback.format_exception(
+                result.exception
+            )
+            last = stage is stages[-1]
+            shown, passed, code = (
+                shown + (result.output if last else result.stderr),
+                b'' if last else result.stdout_bytes,
+                result.exit_code,
+            )
+        else:
+            run = subprocess.run(stage, input=passed, capture_output=True, timeout=60, check=False)
+            passed, code = run.stdout, run.returncode
+            shown += run.stderr.decode()
+    return shown + passed.decode(), code
 
 
 def _pytest(program: Program) -> str:
@@ -156,6 +232,11 @@ def like(expected: str, printed: str) -> bool:
             return False
         at = found + len(part)
     return printed.endswith(rest[-1]) and len(printed) - len(rest[-1]) >= at
+
+
+def _same(text: str) -> str:
+    """A text in which every batch has the same name, as tables of them cannot have a `…` in its place."""
+    return _BATCH.sub('batch_0', text)
 
 
 def _stripped(text: str) -> str:

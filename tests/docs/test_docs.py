@@ -22,6 +22,7 @@ def test_programs_run_and_print_what_the_page_shows(
     page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('COLUMNS', '100')
     with jumping_clock() as clock, FakeProviders(answer) as fake:
         for provider in fake.providers.values():
             for name, value in provider.environment.items():

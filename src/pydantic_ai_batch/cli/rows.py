@@ -34,7 +34,8 @@ Model = Annotated[
     str | None, typer.Option('--model', '-m', help='The model, as `provider:name`. Without it each row has a `model`.')
 ]
 Prompt = Annotated[
-    str | None, typer.Option('--prompt', '-p', help='The prompts, with columns in braces: `Summarise: {{ text }}`.')
+    str | None,
+    typer.Option('--prompt', '-p', help='The prompts, with columns in double braces: `Summarise: {{ text }}`.'),
 ]
 PromptFile = Annotated[Path | None, typer.Option('--prompt-file', help='A file with that template.')]
 InputColumn = Annotated[

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Column, Table
 
+from pydantic_ai_batch.clock import SYSTEM_CLOCK, utc
 from pydantic_ai_batch.compat import counts_of
 from pydantic_ai_batch.exceptions import JournalError, brief
 from pydantic_ai_batch.journal.overview import Overview, RecordedBatch, overview_of
@@ -116,7 +117,7 @@ def _state(recorded: RecordedBatch) -> str:
 
 
 def _since(time: datetime) -> str:
-    minutes = int((datetime.now(UTC) - time).total_seconds() // 60)
+    minutes = int((utc(SYSTEM_CLOCK) - time).total_seconds() // 60)
     return f'{minutes // 60}:{minutes % 60:02} h'
 
 
