@@ -319,6 +319,37 @@ async def test_answers_of_a_batch_that_expired_are_waited_for_though_its_other_r
         assert Counter(row.text for row in fake.openai.billed) == Counter('abcde')
 
 
+ODD_COUNTS = [
+    {'total': '5', 'completed': '2', 'failed': 0},
+    {'total': 5, 'completed': None, 'failed': 0},
+    {'total': 5, 'failed': 0},
+    {'total': 5, 'completed': -1, 'failed': 0},
+    {'total': 5, 'completed': False, 'failed': False},
+    {'total': 5.0, 'completed': 2.0, 'failed': 0},
+    {'total': 10**30, 'completed': 10**30, 'failed': 0},
+]
+
+
+@pytest.mark.parametrize('counts', ODD_COUNTS, ids=str)
+async def test_answers_that_come_late_are_waited_for_though_their_counts_are_odd(
+    counts: dict[str, Any], clock: ManualClock, model_of: ModelOf
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        fake.openai.inject('batch', 'expire', done=2)
+        model, late = model_of(fake), [0]
+
+        def hide(batch: dict[str, Any]) -> None:
+            batch['request_counts'] = counts
+            if batch['status'] == 'expired' and batch.get('output_file_id') and late[0] < 2:
+                late[0] += 1
+                batch['output_file_id'] = batch['error_file_id'] = None
+
+        rewrite_status(model, hide)
+        outcomes = await clock.run(model_request_batch(model, requests('a', 'b', 'c', 'd', 'e'), clock=clock))
+        assert texts(outcomes) == ['about a', 'about b', 'about c', 'about d', 'about e']
+        assert Counter(row.text for row in fake.openai.billed) == Counter('abcde')
+
+
 @pytest.mark.parametrize('created_at', [0, None, 'yesterday', 1_893_456_000_000, True, '2030-01-01T00:00:00'])
 async def test_a_batch_that_does_not_say_when_it_was_created_is_waited_for(
     created_at: Any, clock: ManualClock, model_of: ModelOf

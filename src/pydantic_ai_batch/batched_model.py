@@ -502,6 +502,7 @@ def _history(ticket: Ticket) -> CheckHistory:
         not_found=ticket.not_found,
         last_seen=ticket.last_seen,
         incomplete=ticket.incomplete,
+        incomplete_since=ticket.incomplete_since,
         retry_after=ticket.retry_after,
     )
 
@@ -517,6 +518,7 @@ def _checked(ticket: Ticket, looked: Looked) -> Ticket:
         not_found=looked.history.not_found,
         last_seen=looked.history.last_seen,
         incomplete=looked.history.incomplete,
+        incomplete_since=looked.history.incomplete_since,
         retry_after=looked.history.retry_after,
     )
 

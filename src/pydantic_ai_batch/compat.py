@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NotRequired, cast
+from typing import Any, NotRequired, TypeGuard, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.exceptions import ModelAPIError, UserError
@@ -79,7 +79,10 @@ class Ticket:
     """When a check last answered."""
 
     incomplete: int = 0
-    """How many checks found fewer results than the provider counts."""
+    """How many checks found fewer results than there may be."""
+
+    incomplete_since: datetime | None = None
+    """When the first of those was made."""
 
     resubmissions: int = 0
     """How many times the request was submitted again."""
@@ -124,6 +127,7 @@ def read_ticket(message: ModelMessage | None) -> Ticket | None:
         failed_checks=stored.get('failed_checks', 0),
         not_found=not_found if isinstance(not_found, int) else 0,
         incomplete=incomplete if isinstance(incomplete := own.get('incomplete'), int) else 0,
+        incomplete_since=_time(own.get('incomplete_since')),
         last_seen=_time(own.get('last_seen')),
         retry_after=min(retry_after, MAX_RETRY_AFTER)
         if isinstance(retry_after, float | int) and retry_after > 0
@@ -170,6 +174,8 @@ def write_ticket(ticket: Ticket) -> dict[str, Any]:
         own['not_found'] = ticket.not_found
     if ticket.incomplete:
         own['incomplete'] = ticket.incomplete
+    if ticket.incomplete_since is not None:
+        own['incomplete_since'] = ticket.incomplete_since.isoformat()
     if ticket.last_seen is not None:
         own['last_seen'] = ticket.last_seen.isoformat()
     if ticket.retry_after:
@@ -369,13 +375,21 @@ def counts_of(batch: Batch) -> dict[str, int]:
     found: Any = details.get('request_counts') if isinstance(details, dict) else None
     if not isinstance(found, dict):
         return {}
-    return {name: count for name, count in cast('dict[str, Any]', found).items() if isinstance(count, int)}
+    return {name: count for name, count in cast('dict[str, Any]', found).items() if is_count(count)}
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether something is a number of requests."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def is_counted(batch: Batch) -> bool:
-    """Whether the provider says how many requests a batch is done with. Zeros for all it has, too, say nothing."""
+    """Whether the provider says how many requests a batch is done with. Zeros for all it has, too, say nothing.
+
+    A count of half of them says nothing of the others.
+    """
     counts = counts_of(batch)
-    return any(counts.values()) and not counts.keys().isdisjoint(('completed', 'failed'))
+    return any(counts.values()) and {'completed', 'failed'} <= counts.keys()
 
 
 def counted(batch: Batch) -> int:

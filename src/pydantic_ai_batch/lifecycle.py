@@ -21,7 +21,7 @@ from .compat import counts_of
 from .exceptions import ResultsGone, brief, with_batch
 from .journal.ledger import Ledger, Place
 from .lanes.base import Lane, NotRun, Stray, is_run
-from .policy import MAX_FAILED_CHECKS, CheckHistory, overdue, poll_delay, resubmits
+from .policy import CheckHistory, overdue, poll_delay, resubmits
 from .settings import BatchSettings
 from .wording import counted
 
@@ -234,8 +234,7 @@ class BatchWatch:
             results, run = len(self._delivered) + keyless, self._run + keyless
             if ended and self.lane.lacks_results(self.batch, results, run):
                 # Its end can be seen before its results are there, or before all of them are.
-                self.history.came_short()
-                if self.history.incomplete <= MAX_FAILED_CHECKS:
+                if self.history.came_short(now):
                     _log.warning(
                         'Batch %s has ended with %s, of which %d can be read so far: they are read again.',
                         self.batch.id,

@@ -46,6 +46,12 @@ MAX_RETRY_AFTER = 3600.0
 MAX_NOT_FOUND = 3
 """How many checks in a row may answer 404, at least, before the batch counts as gone."""
 
+INCOMPLETE_GRACE = timedelta(minutes=2)
+"""How long at least a batch that has ended is read again whose results are fewer than they may be.
+
+Checks alone do not tell: a history can be resumed several times in a second.
+"""
+
 NOT_FOUND_GRACE = timedelta(minutes=5)
 """How long after a batch was created, or last seen, a 404 is still a fault and not an answer.
 
@@ -176,15 +182,25 @@ class CheckHistory:
     """When a check last answered, by our clock."""
 
     incomplete: int = 0
-    """How many checks found that the batch has ended, and fewer results than the provider counts."""
+    """How many checks found that the batch has ended, and fewer results than there may be."""
+
+    incomplete_since: datetime | None = None
+    """When the first of those was made, by our clock."""
 
     retry_after: float = 0.0
     """Seconds that the provider asked to wait before the next check, when it refused the last one."""
 
-    def came_short(self) -> None:
-        """Record a check that the provider answered, and that found fewer results than it counts."""
-        self.failed = self.not_found = 0
+    def came_short(self, now: datetime) -> bool:
+        """Record a check that found fewer results than there may be, and say whether they are to be read again.
+
+        That they are all there are is believed after several checks, and not before some time has passed.
+        """
+        self.answered(now)
         self.incomplete += 1
+        self.incomplete_since = self.incomplete_since or now
+        # A time to come is that of another clock, or made up.
+        recent = timedelta(0) <= now - self.incomplete_since < INCOMPLETE_GRACE
+        return recent or self.incomplete <= MAX_FAILED_CHECKS
 
     def answered(self, now: datetime) -> None:
         """Record a check that the provider answered."""

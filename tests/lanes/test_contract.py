@@ -389,6 +389,32 @@ async def test_results_that_nobody_counts_and_that_come_after_the_end_are_paid_o
         assert provider.count('create') == (2 if end == 'expire' else 1)
 
 
+async def test_a_history_that_is_resumed_time_and_again_waits_for_results_that_come_after_the_end(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        provider = harness.fake(fake)
+        for fault in ('delay_results', 'expire'):
+            if reason := provider.inapplicable.get(fault):
+                pytest.skip(f'{fault}: {reason}')
+        provider.inject('batch', 'delay_results', seconds=60)
+        provider.inject('batch', 'expire', done=1, seconds=60)
+        agent = Agent(
+            lane_model(fake),
+            output_type=[str, PendingModelResponse],
+            capabilities=[BatchModelRequests(max_requests=1, max_resubmissions=0, clock=clock)],
+        )
+        result = await clock.run(agent.run('row'))
+        await clock.advance(timedelta(seconds=60))
+        for _ in range(20):
+            history = ModelMessagesTypeAdapter.validate_json(result.all_messages_json())
+            result = await clock.run(agent.run(message_history=history))
+            if not isinstance(result.output, PendingModelResponse):
+                break
+            await clock.advance(timedelta(seconds=5))
+        assert result.output == 'answer to row'
+
+
 async def test_a_batch_that_expired_before_anything_ran_is_sent_again_though_nobody_counts(
     harness: Harness, lane_model: LaneModel, clock: ManualClock
 ):

@@ -35,7 +35,18 @@ from .base import (
 )
 from .credentials import ClientLane
 from .errors import http_error, json_object, sdk_errors, sdk_headers, unreadable
-from .lines import chunks_of, damaged, dump_json, object_in, parse_object, parse_time, read_line, split_lines, stray
+from .lines import (
+    chunks_of,
+    counts_in,
+    damaged,
+    dump_json,
+    object_in,
+    parse_object,
+    parse_time,
+    read_line,
+    split_lines,
+    stray,
+)
 from .paging import pages_of, token_in
 
 if TYPE_CHECKING:
@@ -285,8 +296,7 @@ class AnthropicLane(ClientLane):
         if not isinstance(batch_id, str) or not batch_id:
             raise unreadable(self.model.model_name, 'a batch without an ID')
         word = str(item.get('processing_status') or '').lower()
-        given = object_in(item, 'request_counts')
-        counts = {name: given[name] for name in _COUNTS if isinstance(given.get(name), int)}
+        counts = counts_in(object_in(item, 'request_counts'), **{name: name for name in _COUNTS})
         total = sum(counts.values())
         # Until the batch has ended, every request counts as processing.
         failed = counts.get('errored', 0) + counts.get('canceled', 0) + counts.get('expired', 0)

@@ -48,7 +48,7 @@ from .lines import (
     dump_json,
     list_of_objects,
     object_in,
-    parse_number,
+    parse_count,
     parse_object,
     parse_time,
     read_line,
@@ -466,7 +466,7 @@ def _output(operation: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _count(stats: Mapping[str, Any], name: str) -> int:
     """A count, which Google writes as text and leaves out where it is zero."""
-    return parse_number(stats.get(name)) or 0
+    return parse_count(stats.get(name)) or 0
 
 
 def _key(answer: Mapping[str, Any]) -> str | None:

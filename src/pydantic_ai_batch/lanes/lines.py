@@ -110,9 +110,15 @@ def parse_number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def parse_count(value: Any) -> int | None:
+    """A number of requests, which some write as text; `None` if it is none, as one below zero is."""
+    number = parse_number(value)
+    return number if number is not None and number >= 0 else None
+
+
 def counts_in(said: Mapping[str, Any], **names: str) -> dict[str, int]:
     """The counts of a batch that a provider tells, by our name for each; one that it leaves out is no zero."""
-    counts = {ours: parse_number(said.get(theirs)) for ours, theirs in names.items()}
+    counts = {ours: parse_count(said.get(theirs)) for ours, theirs in names.items()}
     return {ours: count for ours, count in counts.items() if count is not None}
 
 

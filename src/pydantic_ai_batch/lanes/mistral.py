@@ -255,8 +255,8 @@ class MistralLane(ClientLane):
         details = batch.provider_details or {}
         outputs = self._outputs.pop(batch.id, [])
         files = [details.get('output_file'), details.get('error_file')]
-        answers: int = object_in(details, 'request_counts').get('completed', 0)
-        if answers and not outputs and not files[0]:
+        answers = compat.counts_of(batch).get('completed', 0)
+        if (answers or not compat.is_counted(batch)) and not outputs and not files[0]:
             job = await self.http.call('GET', f'{_JOBS}/{_id(batch.id)}', params={'inline': 'true'})
             outputs = as_list(job.get('outputs'))
         if outputs and (len(outputs) >= answers or not files[0]):

@@ -38,6 +38,7 @@ from .base import (
 from .errors import json_object, said_of, sdk_headers, status_in, unreadable
 from .lines import (
     as_object,
+    counts_in,
     damaged,
     dump_json,
     list_of_objects,
@@ -362,7 +363,7 @@ class OpenAIShapedLane(OpenAIClientLane):
             raise unreadable(self.model.model_name, 'a batch without an ID')
         word = item.get('status')
         status = word.lower() if isinstance(word, str) else 'in_progress'
-        counts = {name: count for name, count in object_in(item, 'request_counts').items() if isinstance(count, int)}
+        counts = counts_in(object_in(item, 'request_counts'), total='total', completed='completed', failed='failed')
         details: dict[str, Any] = {'status': status, 'input_file_id': item.get('input_file_id') or ''}
         for name in ('output_file_id', 'error_file_id'):
             if isinstance(file_id := item.get(name), str) and file_id:

@@ -57,6 +57,7 @@ from .lines import (
     dump_json,
     list_of_objects,
     object_in,
+    parse_count,
     parse_json,
     parse_number,
     parse_object,
@@ -581,7 +582,7 @@ def _http_status(code: int | None) -> int:
 def _counts(job: Mapping[str, Any]) -> dict[str, int]:
     """How many requests there are, and how many have an answer or an error by now; empty if none of it is told."""
     stats = object_in(job, 'completionStats')
-    told = [parse_number(stats.get(name)) for name in ('successfulCount', 'failedCount', 'incompleteCount')]
+    told = [parse_count(stats.get(name)) for name in ('successfulCount', 'failedCount', 'incompleteCount')]
     if not any(told):
         return {}
     # A zero is left out.

@@ -54,7 +54,7 @@ from .base import (
     path_id,
 )
 from .errors import RPC_STATUSES, json_object, sdk_headers, status_in, unreadable
-from .lines import as_object, dump_json, list_of_objects, object_in, parse_json, parse_number, parse_time
+from .lines import as_object, dump_json, list_of_objects, object_in, parse_count, parse_json, parse_number, parse_time
 from .openai_client import CHAT_COMPLETIONS, RESPONSES, OpenAIClientLane
 from .paging import pages_of, token_in
 from .xai_responses import as_response
@@ -364,18 +364,19 @@ class XAILane(OpenAIClientLane):
     async def results(self, batch: Batch) -> AsyncGenerator[BatchResult | Stray]:
         """Stream the results, page by page."""
         check_allow_model_requests()
-        path, token = f'/batches/{_id(batch)}/results', None
+        path, token, read = f'/batches/{_id(batch)}/results', None, set[str]()
         while True:
             page = await self._page(path, token)
             if not isinstance(items := page.get('results'), list | None):
                 raise unreadable(self.model.model_name, 'results that are no list')
             for item in cast('list[Any]', items or []):
                 yield _read(item)
-            last, token = token, _next(page)
+            token = _next(page)
             if token is None:
                 return
-            if token == last:
-                raise unreadable(self.model.model_name, 'the same page of results over and over')
+            if token in read:
+                raise unreadable(self.model.model_name, 'the same pages of results over and over')
+            read.add(token)
 
     def readable(self, batch: Batch) -> int:
         """How many results a batch should have: those that were made before xAI stopped it count too."""
@@ -493,7 +494,7 @@ def _next(page: Mapping[str, Any]) -> str | None:
 
 def _counts(item: Mapping[str, Any]) -> dict[str, int]:
     """The counts of a batch, which gRPC's own JSON would write as text; empty where they are not shown."""
-    counts = {name: parse_number(count) for name, count in object_in(item, 'state').items()}
+    counts = {name: parse_count(count) for name, count in object_in(item, 'state').items()}
     return {name: count for name, count in counts.items() if count is not None}
 
 
