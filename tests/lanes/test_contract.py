@@ -621,6 +621,7 @@ async def test_results_past_their_retention_are_said_to_be_gone_and_never_sent_a
         agent = _collector(model, clock)
         for _ in range(3):
             history = _stored((await agent.run(message_history=history)).all_messages())
+            await clock.advance(timedelta(minutes=1))
         with pytest.raises(SuspendedResponseExpired, match='without its last response'):
             await agent.run(message_history=history)
         assert harness.fake(fake).count('create') == 1

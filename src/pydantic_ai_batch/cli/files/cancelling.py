@@ -34,9 +34,22 @@ async def cancel_open(path: Path, console: Console) -> int:
                 await lane.cancel(batch.batch)
             console.print(f'{batch.batch.id}: asked to stop. What it has finished is billed, and can be collected.')
         except (ModelAPIError, UserError) as error:
-            failed += 1
-            console.print(f'{batch.batch.id}: {error}')
+            over = await _is_over(batch, overview.run)
+            failed += not over
+            said = 'it is over, and can be collected.' if over else str(error)
+            console.print(f'{batch.batch.id}: {said}', highlight=False, markup=False)
     return failed
+
+
+async def _is_over(batch: RecordedBatch, run: dict[str, object] | None) -> bool:
+    """Whether a batch that could not be cancelled has ended, which providers say in words of their own."""
+    assert batch.batch is not None
+    try:
+        lane = lane_of(batch, run)
+        async with lane.model:
+            return (await lane.status(batch.batch)).status == 'ended'
+    except (ModelAPIError, UserError):
+        return False
 
 
 def lane_of(batch: RecordedBatch, run: dict[str, object] | None) -> Lane:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -114,7 +115,10 @@ class RunOptions:
 
     def kept(self) -> dict[str, Any]:
         """The options as a journal keeps them."""
-        return asdict(self)
+        paths = {name: getattr(self, name) for name in ('rows', 'schema')} | {'output': self.to}
+        # Whoever goes on with it may be in another folder.
+        found = {name: os.path.abspath(path) for name, path in paths.items() if path not in (None, '-')}  # noqa: PTH100
+        return {**asdict(self), 'output': self.to, **found}
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> RunOptions:
