@@ -117,7 +117,7 @@ class RunOptions:
         """The options as a journal keeps them."""
         paths = {name: getattr(self, name) for name in ('rows', 'schema')} | {'output': self.to}
         # Whoever goes on with it may be in another folder.
-        found = {name: os.path.abspath(path) for name, path in paths.items() if path not in (None, '-')}  # noqa: PTH100
+        found = {name: os.path.abspath(path) for name, path in paths.items() if path not in (None, '-')}
         return {**asdict(self), 'output': self.to, **found}
 
     @classmethod
