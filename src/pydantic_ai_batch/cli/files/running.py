@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -100,7 +101,7 @@ async def run_file(
     elif not manner.quiet:
         summary.show(console)
         if options.to != '-':
-            console.print(f'Written to {options.to}', highlight=False)
+            console.print(f'Written to {_near(options.to)}', highlight=False)
         if summary.failed and journal is not None:
             console.print(f'To send what failed again: pydantic-ai-batch retry {journal}', highlight=False)
     if run.stopped is not None:
@@ -132,6 +133,12 @@ def _say_how_to_go_on(console: Console, run: RowRun, journal: Path) -> None:
         f'  pydantic-ai-batch collect {journal}\n  pydantic-ai-batch status {journal}',
         highlight=False,
     )
+
+
+def _near(path: str) -> str:
+    """A path as it is from here, if it is below."""
+    from_here = os.path.relpath(path)
+    return path if from_here.startswith(os.pardir) else from_here
 
 
 class _Display:
