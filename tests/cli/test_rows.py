@@ -106,7 +106,7 @@ def test_each_row_is_written_beside_its_answer_in_the_order_of_the_input(
         ('002', 'bad', '', 'error'),
         ('003', 'two\nlines', 'about Sum up: two\nlines', 'ok'),
     ]
-    assert 'no such thing' in rows[1]['error']
+    assert rows[1]['error'] == 'ModelRequestRejectedError: no such thing (status 400)'
     assert float(rows[0]['cost']) > 0
     assert rows[1]['cost'] == ''
     assert [len(batch.requests) for batch in fake.openai.batches.values()] == [3]

@@ -367,7 +367,7 @@ def _go_on(
     from .files.looking import options_in
     from .files.running import Manner, run_file
 
-    manner = Manner(wait=_seconds(wait), on_interrupt=on_interrupt, quiet=quiet, as_json=as_json)
+    manner = Manner(wait=_seconds(wait), on_interrupt=on_interrupt, again=True, quiet=quiet, as_json=as_json)
     time = _time(context)
     return time.run(run_file(options_in(journal), journal, Guards(), manner, time.clock))
 

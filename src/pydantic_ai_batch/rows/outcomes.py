@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic_ai.exceptions import ContentFilterError, ModelAPIError
+from pydantic_ai.exceptions import ContentFilterError, ModelAPIError, ModelHTTPError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import Batch, BatchResult
 
 from pydantic_ai_batch import compat
 from pydantic_ai_batch.exceptions import ResultIntegrityError, is_gone
 from pydantic_ai_batch.lanes.base import Lane, NotRun
+from pydantic_ai_batch.lanes.errors import error_object
 from pydantic_ai_batch.list_call import Outcome
 from pydantic_ai_batch.pricing import price_of
 
@@ -58,10 +59,19 @@ def record_of(
         id=row_id,
         status=_status_of(outcome, result, batch),
         error_class=type(outcome).__name__,
-        error=str(outcome),
+        error=words_of(outcome),
         batch_id=batch_id,
         raw=raw,
     )
+
+
+def words_of(error: Exception) -> str:
+    """An error in words: what a provider said of a request, where that is all there is to it."""
+    if isinstance(error, ModelHTTPError):
+        said = error_object(error.body).get('message')
+        if isinstance(said, str) and said and str(error).endswith(f'body: {error.body}'):
+            return f'{said} (status {error.status_code})'
+    return str(error)
 
 
 def _status_of(error: ModelAPIError, result: BatchResult | NotRun | None, batch: Batch | None) -> Status:

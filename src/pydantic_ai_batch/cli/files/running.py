@@ -58,6 +58,9 @@ class Manner:
     on_interrupt: OnInterrupt = 'ask'
     """What Ctrl-C does to the batches."""
 
+    again: bool = False
+    """Whether the run was begun before, so that what is to be known of its lanes was told."""
+
     quiet: bool = False
     """Whether to show neither progress nor a summary."""
 
@@ -84,7 +87,7 @@ async def run_file(
             # Whether it can be written shows before anything is paid for.
             _open(options, source, columns).discard()
             if not manner.quiet:
-                _tell(console, run, journal)
+                _tell(console, run, journal, manner)
             end = await _send(run, manner, console, kept_in, display)
             display.close()
             if end == 'left' and journal is not None:
@@ -114,11 +117,11 @@ def _open(options: RunOptions, source: RowSource, columns: Columns) -> Any:
     return open_output(options.to, columns.all, format=options.output_format, delimiter=options.delimiter, like=source)
 
 
-def _tell(console: Console, run: RowRun, journal: Path | None) -> None:
+def _tell(console: Console, run: RowRun, journal: Path | None, manner: Manner) -> None:
     """Print what is to be known before anything is sent."""
     if run.settled:
-        console.print(f'{counted(run.settled, "row")} of {run.rows:,} are in {journal} already.', highlight=False)
-    if run.settled == run.rows:
+        console.print(f'{run.settled:,} of {counted(run.rows, "row")} are in {journal} already.', highlight=False)
+    if run.settled == run.rows or manner.again:
         return
     for caveat in caveats_of(run.lanes):
         console.print(f'[dim]· {caveat}[/dim]', highlight=False)
@@ -129,7 +132,7 @@ def _tell(console: Console, run: RowRun, journal: Path | None) -> None:
 def _say_how_to_go_on(console: Console, run: RowRun, journal: Path) -> None:
     left = run.rows - run.settled
     console.print(
-        f'{counted(left, "row")} of {run.rows:,} are on their way. To collect them, or to see how far they are:\n'
+        f'{left:,} of {counted(run.rows, "row")} are on their way. To collect them, or to see how far they are:\n'
         f'  pydantic-ai-batch collect {journal}\n  pydantic-ai-batch status {journal}',
         highlight=False,
     )
