@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,7 @@ from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models.openai import OpenAIResponsesModel
 
-from pydantic_ai_batch import BatchModelRequests, Journal, batch_map, batch_map_sync
+from pydantic_ai_batch import BatchModelRequests, Journal, batch_map
 from pydantic_ai_batch.exceptions import RowFailed
 from pydantic_ai_batch.testing import Answer, FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
@@ -318,11 +323,20 @@ async def test_retries_of_a_run_are_paid_for_once(clock: ManualClock, model_of: 
         assert len(fake.openai.billed) == 4
 
 
-def test_there_is_a_way_without_an_event_loop(monkeypatch: pytest.MonkeyPatch):
-    from datetime import timedelta
-
+def test_there_is_a_way_without_an_event_loop():
+    # In a process of its own, as the loop and the client are kept open for the next call.
+    program = """
+        from datetime import timedelta
+        from pydantic_ai_batch import batch_map_sync
+        print(batch_map_sync('openai:gpt-5-mini', ['a', 'b'], poll_interval=timedelta(milliseconds=10)))
+    """
     with FakeProviders(echo, processing=timedelta(0)) as fake:
-        monkeypatch.setenv('OPENAI_API_KEY', 'test')
-        monkeypatch.setenv('OPENAI_BASE_URL', fake.openai.base_url)
-        answers = batch_map_sync('openai:gpt-5-mini', ['a', 'b'], poll_interval=timedelta(milliseconds=10))
-    assert answers == ['answer to a', 'answer to b']
+        ran = subprocess.run(
+            [sys.executable, '-c', textwrap.dedent(program)],
+            env=os.environ | fake.openai.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    assert ran.stdout == "['answer to a', 'answer to b']\n"
