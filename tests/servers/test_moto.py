@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic_ai.exceptions import ModelNotFoundError
+from pydantic_ai.exceptions import ModelHTTPError, ModelNotFoundError
 from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
 
@@ -75,8 +75,13 @@ async def test_a_bucket_that_is_not_there_is_said_and_no_job_is_ordered(
         payload.add(b'{}')
         with pytest.raises(NotCreated) as raised:
             await lane.create(payload)
-    assert isinstance(raised.value.__cause__, ModelNotFoundError)
-    assert 'NoSuchBucket' in str(raised.value.__cause__)
+    # It is no model that is not there.
+    error = raised.value.__cause__
+    assert isinstance(error, ModelHTTPError)
+    assert not isinstance(error, ModelNotFoundError)
+    assert error.status_code == 404
+    assert 'NoSuchBucket' in str(error)
+    assert '`AWS_BEDROCK_BATCH_S3_URI`' in str(error)
     assert upstream.bedrock.count('create') == 0
 
 
@@ -94,5 +99,5 @@ async def test_lines_are_streamed_as_they_are_in_the_file(aws: AWS, bucket: Any)
     lines = [json.dumps({'n': n, 'text': text}, ensure_ascii=False).encode() for n in range(60)]
     bucket.put_object(Bucket=BUCKET, Key='batches/out', Body=b'\n'.join(lines))
     assert [line async for line in aws.lines(S3Place(BUCKET, 'batches/out'))] == lines
-    with pytest.raises(ModelNotFoundError, match='NoSuchKey'):
+    with pytest.raises(ModelHTTPError, match='NoSuchKey'):
         [line async for line in aws.lines(S3Place(BUCKET, 'batches/none'))]
