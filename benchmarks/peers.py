@@ -1,4 +1,4 @@
-"""Other software that does the same, each in an environment of its own below `.bench`."""
+"""Environments below `.bench`: one for each other software that does the same, and one for ours as a user has it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from pathlib import Path
 ENVIRONMENTS = Path(__file__).parents[1] / '.bench'
 
 
+OURS = 'pydantic-ai-batch'
+
+
 def python_of(package: str, *, install: bool) -> Path | None:
-    """The Python that has a package, which is installed if it is not there; `None` if it is not to be, or cannot."""
+    """The Python that has a package, which is installed if it is not there; `None` if it is not to be, or cannot.
+
+    Ours is the source here, without what its development needs, and which takes time and memory when it is imported.
+    """
     python = ENVIRONMENTS / package / 'bin' / 'python'
     if python.exists() or not install:
         return python if python.exists() else None
     try:
         subprocess.run([sys.executable, '-m', 'venv', str(python.parents[1])], check=True)
-        pip = [str(python), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', package]
+        what = ['--editable', str(ENVIRONMENTS.parent)] if package == OURS else [package]
+        pip = [str(python), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *what]
         subprocess.run(pip, check=True)
     except subprocess.CalledProcessError:
         return None

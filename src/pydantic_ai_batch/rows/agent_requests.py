@@ -105,7 +105,7 @@ class AgentRequests(RowRequests):
 
     async def request(self, lane: Lane, place: int) -> BatchRequest:
         """What the run of a row asks first."""
-        row = self.source[place]
+        row = self.row(place)
         row_id = id_of(row, self.id_column)
         settings = cast('ModelSettings | None', self.resolved(row, row_id).settings)
         messages = self.prompting.messages(row)
@@ -171,7 +171,7 @@ class AgentRequests(RowRequests):
             try:
                 request = await self.request(lane, place)
                 said.clear()
-                row_settings = self.resolved(self.source[place], record.id).settings
+                row_settings = self.resolved(self.row(place), record.id).settings
                 run = await self.agent.run(
                     message_history=[*request.messages, response],
                     model=lane.model,

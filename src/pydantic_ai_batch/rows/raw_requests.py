@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
-from pydantic_ai.messages import FinishReason, ModelResponse, TextPart
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.batch import BatchRequest, BatchResult, EncodedBatchRequest
-from pydantic_ai.usage import RequestUsage
 
 from pydantic_ai_batch.codec import compact_json
 from pydantic_ai_batch.compat import provider_body
@@ -22,19 +20,8 @@ from pydantic_ai_batch.wording import listed
 from .base import InputRow
 from .identity import id_of
 from .parameters import Parameters
+from .raw_answers import object_of, response_of
 from .row_requests import RowRequests
-
-_FLAVORS = {'/v1/chat/completions': 'chat', '/v1/responses': 'responses', '/v1/embeddings': 'embeddings'}
-"""The endpoints whose usage `genai-prices` reads, with its word for each."""
-
-_FINISHES: dict[str, FinishReason] = {
-    'stop': 'stop',
-    'length': 'length',
-    'content_filter': 'content_filter',
-    'tool_calls': 'tool_call',
-    'function_call': 'tool_call',
-}
-
 
 _LIMITS = ('max_output_tokens', 'max_completion_tokens', 'max_tokens')
 
@@ -65,10 +52,10 @@ class RawRequests(RowRequests):
 
     def limit(self, lane: Lane, place: int) -> int | None:
         """The most tokens of the answer to a row."""
-        row = self.source[place]
+        row = self.row(place)
         if self.endpoint(row) in _WITHOUT_OUTPUT:
             return 0
-        body = _object(row.fields.get('body'))
+        body = object_of(row.fields.get('body'))
         limits = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
         return limits[0] if limits else None
 
@@ -110,7 +97,7 @@ class RawRequests(RowRequests):
 
     async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
         """The body of a row, as it is."""
-        row = self.source[place]
+        row = self.row(place)
         if (group := self._groups.get(id(lane))) is None:
             group = self._groups[id(lane)] = json.dumps(
                 {**json.loads(await lane.identity()), 'url': self.endpoint(row)}, sort_keys=True
@@ -125,7 +112,7 @@ class RawRequests(RowRequests):
         body = provider_body(result)
         if not isinstance(body, dict):
             raise ModelAPIError(lane.model.model_name, 'The provider returned a body that is no object.')
-        return _response(lane, self.endpoint(self.source[place]), cast('dict[str, Any]', body))
+        return response_of(lane, self.endpoint(self.row(place)), cast('dict[str, Any]', body))
 
 
 def on_endpoint(lane: Lane, endpoint: str) -> Lane:
@@ -140,81 +127,3 @@ def on_endpoint(lane: Lane, endpoint: str) -> Lane:
             'give the prompts as text (`--prompt`, `--input-column`).'
         )
     return replace(lane, endpoint=endpoint)
-
-
-def _response(lane: Lane, endpoint: str, body: dict[str, Any]) -> ModelResponse:
-    """What a body says, as far as it is one of Chat Completions or Responses; of others their usage alone.
-
-    Raises:
-        ModelAPIError: It says that the request failed.
-    """
-    if body.get('status') in ('failed', 'cancelled'):
-        said = _object(body.get('error')).get('message') or f'its status is {body["status"]!r}'
-        raise ModelAPIError(lane.model.model_name, f'The provider could not answer the request: {said}')
-    text, finish, refusal = _said(body)
-    return ModelResponse(
-        parts=[TextPart(content=text)] if text else [],
-        usage=_usage(lane, endpoint, body),
-        model_name=model if isinstance(model := body.get('model'), str) else lane.model.model_name,
-        provider_name=lane.model.system,
-        provider_url=lane.model.base_url,
-        provider_details={'refusal': refusal} if refusal else None,
-        finish_reason=finish,
-    )
-
-
-def _usage(lane: Lane, endpoint: str, body: dict[str, Any]) -> RequestUsage:
-    if not (usage := _object(body.get('usage'))):
-        return RequestUsage()
-    if (flavor := _FLAVORS.get(endpoint)) is not None:
-        with warnings.catch_warnings():
-            # Usage that cannot be read is no reason to lose the answer.
-            warnings.simplefilter('ignore')
-            return RequestUsage.extract(
-                body,
-                provider=lane.model.system,
-                provider_url=lane.model.base_url or '',
-                provider_fallback='openai',
-                api_flavor=flavor,
-            )
-    return RequestUsage(
-        input_tokens=_count(usage.get('prompt_tokens') or usage.get('input_tokens')),
-        output_tokens=_count(usage.get('completion_tokens') or usage.get('output_tokens')),
-    )
-
-
-def _said(body: dict[str, Any]) -> tuple[str, FinishReason | None, str | None]:
-    """The text of a body, why it ends, and in what words the model refused."""
-    if choices := _objects(body.get('choices')):
-        message = _object(choices[0].get('message'))
-        refusal = _text(message.get('refusal'))
-        finish = _FINISHES.get(str(choices[0].get('finish_reason')))
-        return _text(message.get('content')), 'content_filter' if refusal else finish, refusal or None
-    if not isinstance(body.get('output'), list):
-        return '', None, None
-    items = _objects(body['output'])
-    parts = [part for item in items for part in _objects(item.get('content'))]
-    text = ''.join(_text(part.get('text')) for part in parts if part.get('type') == 'output_text')
-    refusal = ''.join(_text(part.get('refusal')) for part in parts if part.get('type') == 'refusal')
-    if refusal:
-        return text, 'content_filter', refusal
-    if body.get('status') == 'incomplete':
-        reason = _object(body.get('incomplete_details')).get('reason')
-        return text, 'content_filter' if reason == 'content_filter' else 'length', None
-    return text, 'tool_call' if any(item.get('type') == 'function_call' for item in items) else 'stop', None
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return cast('dict[str, Any]', value) if isinstance(value, dict) else {}
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [_object(item) for item in cast('list[Any]', value)] if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ''
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -18,6 +18,7 @@ from pydantic_ai_batch.lanes.base import Lane, NotRun
 from .base import InputRow, RowSource
 from .encode_template import EncodeTemplates
 from .identity import id_of
+from .light_reader import LightReader
 from .parameters import JobParameters, Parameters, resolve
 from .prompting import Prompting
 
@@ -29,13 +30,21 @@ class RowRequests(Requests):
     source: RowSource
     id_column: str | None
     parameters: JobParameters
+    _last: InputRow | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.source)
 
+    def row(self, place: int) -> InputRow:
+        """A row, which is read once where it is asked for several times in a row."""
+        last = self._last
+        if last is None or last.place != place:
+            last = self._last = self.source[place]
+        return last
+
     def custom_id(self, place: int) -> str:
         """The ID of a row."""
-        return id_of(self.source[place], self.id_column)
+        return id_of(self.row(place), self.id_column)
 
     def resolved(self, row: InputRow, row_id: str) -> Parameters:
         """What a row's request is made with.
@@ -56,7 +65,7 @@ class RowRequests(Requests):
 
     def limit(self, lane: Lane, place: int) -> int | None:
         """The most tokens of the answer to a row; `None` if nothing limits it."""
-        row = self.source[place]
+        row = self.row(place)
         own = self.resolved(row, id_of(row, self.id_column)).settings
         merged = merge_model_settings(lane.model.settings, cast('ModelSettings | None', own)) or {}
         limit = merged.get('max_tokens')
@@ -101,6 +110,7 @@ class PromptRequests(RowRequests):
 
     prompting: Prompting
     _templates: EncodeTemplates = field(default_factory=EncodeTemplates)
+    _reader: LightReader = field(default_factory=LightReader)
 
     def check(self, row: InputRow) -> None:
         """Refuse a row without a prompt."""
@@ -108,7 +118,7 @@ class PromptRequests(RowRequests):
 
     async def encode(self, lane: Lane, place: int) -> tuple[EncodedBatchRequest, int]:
         """A request as the lane sends it, which differs from those of other rows in its prompt alone."""
-        row = self.source[place]
+        row = self.row(place)
         prompt = self.prompting.prompt(row)
         if not isinstance(prompt, str):
             return await super().encode(lane, place)
@@ -122,13 +132,23 @@ class PromptRequests(RowRequests):
 
     async def request(self, lane: Lane, place: int) -> BatchRequest:
         """A row's request."""
-        row = self.source[place]
+        row = self.row(place)
         row_id = id_of(row, self.id_column)
         settings = self.resolved(row, row_id).settings
         return BatchRequest(
             custom_id=row_id,
             messages=self.prompting.messages(row),
             model_settings=cast('ModelSettings | None', settings),
+        )
+
+    async def outcome(self, lane: Lane, place: int, result: BatchResult | NotRun) -> ModelResponse:
+        """The response to a request, or whatever error it failed with."""
+        if isinstance(result, NotRun):
+            return await super().outcome(lane, place, result)
+        row = self.row(place)
+        settings = self.resolved(row, id_of(row, self.id_column)).settings
+        return await self._reader.read(
+            lane, result, repr(settings), lambda: super(PromptRequests, self).outcome(lane, place, result)
         )
 
 
