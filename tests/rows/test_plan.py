@@ -173,3 +173,15 @@ async def test_a_plan_of_rows_with_models_of_their_own_has_batches_of_each(
         ('groq', names[1], 10),
     ]
     assert plan.flat
+
+
+async def test_a_plan_says_which_columns_set_what_rows_are_asked_with(model: OpenAIResponsesModel):
+    phones = [{'input': 'Cheap?', 'max_tokens': 9, 'top_p': 0.3}]
+    assert any('`max_tokens` of a row' in caveat for caveat in plan_batch(model, phones).caveats)
+    assert not any('of a row' in caveat for caveat in plan_batch(model, [{'input': 'Cheap?', 'top_p': 0.3}]).caveats)
+
+
+async def test_a_prompt_made_with_a_column_that_is_a_parameter_is_refused(model: OpenAIResponsesModel):
+    cities = [{'city': 'Oslo', 'temperature': 1.5}]
+    with pytest.raises(UserError, match=r'`temperature`, and a column of that name .* rename it in rows'):
+        plan_batch(model, cities, prompt='Pack for {{ city }} at {{ temperature }} degrees.')

@@ -26,7 +26,7 @@ from .agent_requests import AgentRequests
 from .base import RowSource
 from .identity import find_id_column
 from .outputs import Outputs
-from .parameters import JobParameters
+from .parameters import JobParameters, parameter_columns
 from .preparing import Prepared, prepare
 from .prompting import DEFAULT_INPUT_COLUMN, Prompting
 from .raw_requests import RawRequests, is_raw
@@ -145,6 +145,11 @@ class RowJob:
             self.instructions,
         )
         prompting.check(source.name, source.columns)
+        if both := [name for name in parameter_columns(source.columns) if name in prompting.names]:
+            raise UserError(
+                f'The prompts are made with {listed([f"`{name}`" for name in both])}, and a column of that name sets '
+                f'what its row is asked with: rename it in {source.name}, and in the template. Nothing was sent.'
+            )
         if self.agent is None:
             return PromptRequests(source, id_column, parameters, prompting)
         batching = BatchModelRequests(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -42,6 +42,12 @@ _ROW = 'the row'
 _ROW_SETTINGS = "the row's settings"
 _JOB = 'the job'
 _JOB_SETTINGS = "the job's settings"
+
+
+def parameter_columns(columns: Collection[str]) -> list[str]:
+    """The columns whose values set what their rows are asked with."""
+    return [name for name in columns if name in _PARAMETERS or name == SETTINGS_FIELD]
+
 
 Given = list[tuple[str, str, Any]]
 """Places, the names that something has there, and its values."""
@@ -170,7 +176,8 @@ def _chosen(given: Given, row: str | None) -> dict[str, Any]:
         if len(set(places.values())) > 1:
             said = ', '.join(f'{value!r} in {place}' for place, value in places.items())
             raise ParameterConflict(
-                f'{_whose(row)}`{parameter}` has different values: {said}. Nothing was sent: set it in one place.',
+                f'{_whose(row)}`{parameter}` has different values: {said}. Nothing was sent: set it in one '
+                'place, or rename the column if it is none of the request.',
                 parameter=parameter,
                 row=row,
                 places=places,

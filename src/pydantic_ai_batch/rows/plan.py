@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,11 +18,12 @@ from pydantic_ai_batch.lanes.base import Lane, LaneInfo
 from pydantic_ai_batch.pricing import estimate
 from pydantic_ai_batch.settings import BatchSettings
 from pydantic_ai_batch.sync import run_apart
-from pydantic_ai_batch.wording import counted
+from pydantic_ai_batch.wording import counted, listed
 
 from .base import RowSource
 from .formats import Format
 from .job import ModelLike, RowJob
+from .parameters import parameter_columns
 from .preparing import Prepared
 from .problems import problems_error
 from .source import open_rows
@@ -220,7 +221,7 @@ async def planned(job: RowJob, source: RowSource, settings: BatchSettings) -> Ba
         cost=cost,
         live_cost=live if cost is not None else None,
         flat=flat,
-        caveats=tuple(caveats_of(infos, chunks, settings.window)),
+        caveats=tuple(caveats_of(infos, chunks, settings.window, source.columns)),
     )
 
 
@@ -253,15 +254,24 @@ def _least(*limits: int | None) -> int | None:
 
 
 def caveats_of(
-    infos: Iterable[LaneInfo], chunks: Sequence[PlanChunk] = (), window: timedelta | None = None
+    infos: Iterable[LaneInfo],
+    chunks: Sequence[PlanChunk] = (),
+    window: timedelta | None = None,
+    columns: Collection[str] = (),
 ) -> Iterator[str]:
-    """What is to be known of lanes before something is sent by them.
+    """What is to be known of lanes, and of an input, before something is sent by them.
 
     Args:
         infos: The lanes.
         chunks: The batches that would be created.
         window: How long the provider is to have for a batch.
+        columns: The columns of the input.
     """
+    if names := parameter_columns(columns):
+        yield (
+            f'What {listed([f"`{name}`" for name in names])} of a row says, it is asked with: rename '
+            f'{"the column, if it is" if len(names) == 1 else "those columns that are"} data.'
+        )
     for info in infos:
         time = window or (info.windows[0] if info.windows else None)
         if time is None or not info.expires:

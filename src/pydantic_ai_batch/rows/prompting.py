@@ -41,6 +41,11 @@ class Prompting:
     instructions: str | None = None
     """The instructions of every row."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that prompts are made of."""
+        return (self.input_column,) if self.template is None else self.template.names
+
     def check(self, name: str, columns: Collection[str]) -> None:
         """Refuse columns that the input does not have.
 

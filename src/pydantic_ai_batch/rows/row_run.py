@@ -111,6 +111,11 @@ class RowRun:
         return len(self._done)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the input."""
+        return self._prepared.source.columns
+
+    @property
     def lanes(self) -> list[LaneInfo]:
         """The lanes that they go by."""
         return list({lane.info.name: lane.info for lane in self._prepared.targets.lanes}.values())

@@ -87,7 +87,7 @@ async def run_file(
             # Whether it can be written shows before anything is paid for.
             _open(options, source, columns).discard()
             if not manner.quiet:
-                _tell(console, run, journal, manner)
+                _tell(console, run, options, journal, manner)
             end = await _send(run, manner, console, kept_in, display)
             display.close()
             if end == 'left' and journal is not None:
@@ -117,13 +117,13 @@ def _open(options: RunOptions, source: RowSource, columns: Columns) -> Any:
     return open_output(options.to, columns.all, format=options.output_format, delimiter=options.delimiter, like=source)
 
 
-def _tell(console: Console, run: RowRun, journal: Path | None, manner: Manner) -> None:
+def _tell(console: Console, run: RowRun, options: RunOptions, journal: Path | None, manner: Manner) -> None:
     """Print what is to be known before anything is sent."""
     if run.settled:
         console.print(f'{run.settled:,} of {counted(run.rows, "row")} are in {journal} already.', highlight=False)
     if run.settled == run.rows or manner.again:
         return
-    for caveat in caveats_of(run.lanes):
+    for caveat in caveats_of(run.lanes, window=options.batches.window, columns=run.columns):
         console.print(f'[dim]· {caveat}[/dim]', highlight=False)
     for problem in run.faults:
         console.print(f'[yellow]Not sent: {problem}[/yellow]', highlight=False)
