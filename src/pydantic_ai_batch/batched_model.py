@@ -22,7 +22,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 
-from . import compat, tracing
+from . import compat, engines, tracing
 from .clock import utc
 from .compat import Ticket
 from .exceptions import ResultsGone, batch_of, is_gone, submitted_times, with_batch, with_pending
@@ -171,6 +171,7 @@ class BatchedModel(WrapperModel):
         again: bool = False,
     ) -> ModelResponse:
         """Queue the request, wait until it is in a batch, and return the pending response."""
+        engines.refuse_wait(self.pool.settings.max_wait)
         try:
             warn_max_retries_once(self.wrapped, request.model_settings, self.pool)
             encoded = await self.lane.encode(request)

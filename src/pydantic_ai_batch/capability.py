@@ -19,6 +19,7 @@ from . import tracing
 from .batched_model import BatchedModel, Unbatched, cannot_collect
 from .clock import SYSTEM_CLOCK, Clock
 from .compat import read_ticket
+from .engines import refuse_in_workflow
 from .exceptions import NoBatchLane
 from .journal import JournalLike, journal_of
 from .journal.run_answers import answers_of_run
@@ -209,7 +210,12 @@ class BatchModelRequests(AbstractCapability[Any]):
         return self._pool.stats()
 
     async def flush(self) -> None:
-        """Submit every queued request of the running event loop now, and wait until that is done."""
+        """Submit every queued request of the running event loop now, and wait until that is done.
+
+        Raises:
+            UserError: It is called in workflow code of a durable engine, whose requests are sent in steps.
+        """
+        refuse_in_workflow('`flush()`')
         await self._pool.here().queues.flush()
 
     async def __aenter__(self) -> Self:

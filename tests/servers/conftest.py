@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +16,8 @@ import pytest
 
 from pydantic_ai_batch.testing import FakeProviders
 
-from .install import AIMOCK, HERE, LITELLM, MOTO, OGX, Server
+from . import postgres
+from .install import AIMOCK, ENGINES, HERE, LITELLM, MOTO, OGX, Server
 from .running import free_port, running
 
 LITELLM_KEY = 'sk-0123456789abcdef0123456789abcdef'
@@ -195,3 +197,27 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [str(MOTO.folder / 'bin' / 'moto_server'), '-H', '127.0.0.1', '-p', str(port)]
     with running(command, home, f'{address}/moto-api/data.json'):
         yield address
+
+
+@pytest.fixture(scope='session')
+def engines() -> Path:
+    """The Python that durable engines are installed for."""
+    _needs(ENGINES)
+    return ENGINES.python
+
+
+@pytest.fixture(scope='session')
+def postgres_address() -> Iterator[str]:
+    """The address of a PostgreSQL server."""
+    if (missing := postgres.reason()) is not None:
+        pytest.skip(missing)
+    with postgres.postgres() as address:
+        yield address
+
+
+@pytest.fixture(params=['SQLite', 'PostgreSQL'])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database of DBOS's that is not there yet."""
+    if request.param == 'SQLite':
+        return f'sqlite:///{tmp_path}/runs.sqlite'
+    return f'{request.getfixturevalue("postgres_address")}/runs_{uuid.uuid4().hex}'

@@ -147,27 +147,32 @@ class PythonServer(Server):
         if found is None:
             raise Missing(f'needs Python {self.least[0]}.{self.least[1]} or newer, which is not on this machine')
         _run([found, '-m', 'venv', '--clear', str(self.folder)], INSTALLED)
-        pip = [
-            str(self.python),
-            '-m',
-            'pip',
-            'install',
-            '-qq',
-            '--disable-pip-version-check',
-            '--no-input',
-            '--no-compile',
-        ]
-        _run([*pip, '-r', str(self.pins)], INSTALLED)
+        _run([*self._pip, '-r', str(self.pins)], INSTALLED)
+
+    @property
+    def _pip(self) -> list[str]:
+        options = ['-qq', '--disable-pip-version-check', '--no-input', '--no-compile']
+        return [str(self.python), '-m', 'pip', 'install', *options]
 
     def runs(self) -> bool:
         return _is_new_enough(str(self.python), self.least)
+
+
+@dataclass(frozen=True)
+class Engines(PythonServer):
+    """Durable engines, and this package beside them."""
+
+    def build(self) -> None:
+        super().build()
+        _run([*self._pip, '--editable', f'{ROOT}[testing]'], INSTALLED)
 
 
 AIMOCK = NodeServer('aimock')
 OGX = PythonServer('ogx', (3, 12))
 LITELLM = PythonServer('litellm', (3, 11))
 MOTO = PythonServer('moto', (3, 11))
-SERVERS: tuple[Server, ...] = (AIMOCK, OGX, LITELLM, MOTO)
+ENGINES = Engines('engines', (3, 11))
+SERVERS: tuple[Server, ...] = (AIMOCK, OGX, LITELLM, MOTO, ENGINES)
 
 
 def _pythons() -> Iterator[str]:

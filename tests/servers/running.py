@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -35,17 +35,40 @@ def running(command: list[str], home: Path, health: str, environment: Mapping[st
         RuntimeError: It does not answer in time, or ends; with what it wrote.
     """
     inherited = {name: os.environ[name] for name in ('PATH', 'LANG', 'TMPDIR') if name in os.environ}
+    with (
+        httpx2.Client(trust_env=False, timeout=5) as client,
+        _started(command, home, {**inherited, **environment}, lambda: _answers(client, health), health) as process,
+    ):
+        yield process
+
+
+@contextmanager
+def listening(command: list[str], home: Path, port: int) -> Generator[int]:
+    """The same for a server that does not speak HTTP: from when something listens on its port.
+
+    Raises:
+        RuntimeError: Nothing does in time, or it ends; with what it wrote.
+    """
+    inherited = {name: os.environ[name] for name in ('PATH', 'LANG', 'TMPDIR') if name in os.environ}
+    with _started(command, home, inherited, lambda: _listens(port), f'port {port}') as process:
+        yield process
+
+
+@contextmanager
+def _started(
+    command: list[str], home: Path, environment: Mapping[str, str], is_up: Callable[[], bool], where: str
+) -> Generator[int]:
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
             cwd=home,
-            env={**inherited, 'HOME': str(home), **environment},
+            env={'HOME': str(home), **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            _await_health(process, health, output.fileno())
+            _await(process, is_up, where, output.fileno())
             yield process.pid
         finally:
             process.terminate()
@@ -56,16 +79,24 @@ def running(command: list[str], home: Path, health: str, environment: Mapping[st
                 process.wait()
 
 
-def _await_health(process: subprocess.Popen[bytes], health: str, output: int) -> None:
+def _answers(client: httpx2.Client, health: str) -> bool:
+    try:
+        return client.get(health).is_success
+    except httpx2.TransportError:
+        return False
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(('127.0.0.1', port)) == 0
+
+
+def _await(process: subprocess.Popen[bytes], is_up: Callable[[], bool], where: str, output: int) -> None:
     deadline = monotonic() + _START_SECONDS
-    with httpx2.Client(trust_env=False, timeout=5) as client:
-        while monotonic() < deadline and process.poll() is None:
-            try:
-                if client.get(health).is_success:
-                    return
-            except httpx2.TransportError:
-                pass
-            sleep(0.1)
-    what = f'does not answer at {health}' if process.poll() is None else f'ended with code {process.returncode}'
+    while monotonic() < deadline and process.poll() is None:
+        if is_up():
+            return
+        sleep(0.1)
+    what = f'does not answer at {where}' if process.poll() is None else f'ended with code {process.returncode}'
     written = os.pread(output, os.fstat(output).st_size, 0)[-_SHOWN:].decode('utf-8', 'replace')
     raise RuntimeError(f'The server {what}. It wrote:\n{written}')
