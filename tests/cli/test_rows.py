@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import ModelRequest
 from typer.testing import CliRunner, Result
 
+from pydantic_ai_batch import BatchRequest, submit_batch
 from pydantic_ai_batch.cli import app
 from pydantic_ai_batch.cli.rows import Time
+from pydantic_ai_batch.journal import store as stores
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
 Command = Callable[..., Result]
@@ -296,6 +299,108 @@ def test_batches_that_no_journal_knows_are_orphans(command: Command, fake: FakeP
     listed = json.loads(command('jobs', '--provider', 'gpt', '--json', 'reviews.answers.csv.journal').output)
     assert [batch['journal'] for batch in listed] == [None, 'reviews.answers.csv.journal']
     assert 'an orphan' in command('jobs', '--provider', 'openai', 'reviews.answers.csv.journal').output
+
+
+# Orphans
+
+
+@pytest.fixture
+def unsettled(command: Command, fake: FakeProviders, reviews: Path) -> str:
+    """A batch whose creation had no reply, and which no listing showed while it was looked for."""
+    fake.openai.inject('create', 'lose_reply')
+    fake.openai.inject('list', 'http', status=500, times=None)
+    assert run_reviews(command).exit_code == 1
+    fake.openai.clear_faults()
+    stores.close_all()
+    [batch_id] = fake.openai.batches
+    return batch_id
+
+
+def adopt(command: Command, batch_id: str, *more: str) -> Result:
+    return command('adopt', batch_id, '--provider', 'openai', *more)
+
+
+def test_a_batch_whose_creation_stayed_unsettled_is_joined_to_its_run_and_not_paid_for_again(
+    command: Command, fake: FakeProviders, unsettled: str, reviews: Path
+) -> None:
+    result = adopt(command, unsettled, '--journal', JOURNAL)
+    assert (result.exit_code, f'collect {JOURNAL}' in result.output) == (0, True)
+    assert command('collect', JOURNAL).exit_code == 1
+    rows = read(reviews.with_name('reviews.answers.csv'))
+    assert [row['status'] for row in rows] == ['ok', 'error', 'ok']
+    assert fake.openai.count('create') == 1
+    # A second time, there is nothing left to do.
+    assert 'already' in adopt(command, unsettled, '--journal', JOURNAL).output
+
+
+def test_a_batch_that_is_not_proven_to_be_of_a_run_is_not_joined_to_it(
+    command: Command, fake: FakeProviders, unsettled: str, reviews: Path
+) -> None:
+    # Of the same rows and as many, and still another one.
+    assert run_reviews(command, '-o', 'other.csv').exit_code == 1
+    [other] = fake.openai.batches.keys() - {unsettled}
+    result = adopt(command, other, '--journal', JOURNAL)
+    assert (result.exit_code, 'is not of the run' in result.output) == (2, True)
+    result = adopt(command, unsettled, '--journal', 'other.csv.journal')
+    assert (result.exit_code, 'lacks no batch' in result.output) == (2, True)
+    # What was looked at is as it was, and can still be joined.
+    assert adopt(command, unsettled, '--journal', JOURNAL).exit_code == 0
+    assert (fake.openai.count('create'), fake.openai.count('cancel')) == (2, 0)
+
+
+def test_where_the_listing_cannot_be_read_a_batch_stays_unproven(
+    command: Command, fake: FakeProviders, unsettled: str
+) -> None:
+    fake.openai.inject('list', 'http', status=500)
+    assert adopt(command, unsettled, '--journal', JOURNAL).exit_code == 2
+    assert adopt(command, unsettled, '--journal', JOURNAL).exit_code == 0
+
+
+def test_without_its_journal_a_batch_is_written_under_its_own_ids_and_left_as_it_is(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    [batch] = fake.openai.batches.values()
+    deleted = fake.openai.count('delete')
+    result = adopt(command, batch.id, '-o', 'out.jsonl')
+    assert (result.exit_code, '2 ok, 1 error' in result.output) == (1, True)
+    lines = reviews.with_name('out.jsonl').read_text('utf-8').splitlines()
+    rows = {row['id']: row for row in (json.loads(line) for line in lines)}
+    assert sorted(rows) == sorted(request.custom_id for request in batch.requests)
+    texts = {row['text'] for row in rows.values()}
+    assert texts == {'about Sum up: good, really', 'about Sum up: two\nlines', None}
+    [failed] = [row for row in rows.values() if row['status'] == 'error']
+    assert 'no such thing' in failed['error']
+    assert all(row['raw'] for row in rows.values())
+    assert (fake.openai.count('cancel'), fake.openai.count('delete')) == (0, deleted)
+
+
+def test_a_file_that_is_there_is_not_written_over(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    run_reviews(command)
+    [batch_id] = fake.openai.batches
+    before = reviews.read_bytes()
+    result = adopt(command, batch_id, '-o', 'reviews.csv')
+    assert (result.exit_code, 'is there already' in result.output) == (2, True)
+    assert reviews.read_bytes() == before
+
+
+def test_a_batch_that_the_provider_does_not_have_is_refused(command: Command, fake: FakeProviders) -> None:
+    result = adopt(command, 'batch_0')
+    assert (result.exit_code, 'jobs --provider openai' in result.output) == (2, True)
+
+
+def test_a_batch_that_is_not_over_is_refused_or_waited_for(
+    command: Command, fake: FakeProviders, clock: ManualClock, tmp_path: Path
+) -> None:
+    requests = [BatchRequest(custom_id='a', messages=[ModelRequest.user_text_prompt('hello')])]
+    job = asyncio.run(clock.run(submit_batch(MODEL, requests, clock=clock)))
+    [batch] = job.batches
+    result = adopt(command, batch.batch.id)
+    assert (result.exit_code, 'is not over' in result.output, '--wait' in result.output) == (2, True, True)
+    result = adopt(command, batch.batch.id, '-o', 'out.jsonl', '--wait', '1s')
+    assert (result.exit_code, (tmp_path / 'out.jsonl').exists()) == (3, False)
+    result = adopt(command, batch.batch.id, '--wait', '24h')
+    assert (result.exit_code, json.loads(result.stdout)['text']) == (0, 'about hello')
 
 
 def test_raw_requests_go_through_as_they_are(command: Command, fake: FakeProviders, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def register(app: typer.Typer) -> None:
     app.command('cancel', rich_help_panel='Runs')(cancel)
     app.command('cost', rich_help_panel='Runs')(cost)
     app.command('jobs', rich_help_panel='Runs')(jobs)
+    app.command('adopt', rich_help_panel='Runs')(adopt)
 
 
 def run(
@@ -352,6 +353,59 @@ def jobs(
         for journal in journals:
             _run(show_status(journal, ask=not offline, as_json=as_json))
         return 0
+
+    raise typer.Exit(_guarded(work))
+
+
+def adopt(
+    context: typer.Context,
+    batch_id: Annotated[str, typer.Argument(help="The provider's ID of the batch.", metavar='BATCH_ID')],
+    provider: Annotated[str, typer.Option(help='The lane, or a model of it, whose key is in the environment.')],
+    journal: Annotated[Path | None, typer.Option(help='The journal of the run that it may be of.')] = None,
+    output: Annotated[
+        str, typer.Option('--output', '-o', help='A new file of JSON lines for its results, or `-`.')
+    ] = '-',
+    wait: Wait = None,
+    poll: Annotated[float, typer.Option(hidden=True, min=0.05)] = 30.0,
+) -> None:
+    """Take a batch that no journal knows: join it to its run, or write its results. Cancels and deletes nothing.
+
+    With `--journal` it is joined to that run, if the provider shows that it is of it, and `collect` reads it then.
+    Without, its results are written as they are, under their own IDs.
+
+    Exits with 0 if it was joined, or every result is an answer; 1 if some are none; 2 if something is wrong and nothing
+    was done; 3 if the wait was up.
+    """
+
+    def work() -> int:
+        from rich.console import Console
+
+        from pydantic_ai_batch.listing import lane_named
+
+        from .files.adopting import join, write_results
+        from .files.options import RunOptions
+
+        time, console = _time(context), Console(stderr=True)
+        if journal is not None:
+            if output != '-' or wait is not None:
+                raise _wrong(
+                    '`--journal` joins the batch to its run, and `collect` waits and writes: leave `--output` and '
+                    '`--wait` out.'
+                )
+            return time.run(join(batch_id, lane_named(provider), provider, journal, console, time.clock))
+        settings = RunOptions(rows='-', poll=poll).batches
+        return time.run(
+            write_results(
+                batch_id,
+                lane_named(provider),
+                provider,
+                output,
+                console,
+                time.clock,
+                wait=_seconds(wait),
+                settings=settings,
+            )
+        )
 
     raise typer.Exit(_guarded(work))
 

@@ -98,6 +98,11 @@ class KeptResults:
         query = f'DELETE FROM results_of_rows WHERE status IN ({marks})'
         return await self._store.do(lambda connection: connection.execute(query, tuple(statuses)).rowcount)
 
+    async def forget_places(self, places: Sequence[int]) -> None:
+        """Forget the results of some rows, which are then not done with."""
+        query, values = 'DELETE FROM results_of_rows WHERE place = ?', [(place,) for place in places]
+        await self._store.do(lambda connection: connection.executemany(query, values))
+
     def close(self) -> None:
         """Let go of the file, and delete it if it is a temporary one. A journal stays open for what else uses it."""
         if self._folder is not None and self._path is not None:

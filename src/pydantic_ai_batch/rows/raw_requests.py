@@ -125,7 +125,7 @@ class RawRequests(RowRequests):
         body = provider_body(result)
         if not isinstance(body, dict):
             raise ModelAPIError(lane.model.model_name, 'The provider returned a body that is no object.')
-        return _response(lane, self.endpoint(self.source[place]), cast('dict[str, Any]', body))
+        return response_in(lane, self.endpoint(self.source[place]), cast('dict[str, Any]', body))
 
 
 def on_endpoint(lane: Lane, endpoint: str) -> Lane:
@@ -142,7 +142,7 @@ def on_endpoint(lane: Lane, endpoint: str) -> Lane:
     return replace(lane, endpoint=endpoint)
 
 
-def _response(lane: Lane, endpoint: str, body: dict[str, Any]) -> ModelResponse:
+def response_in(lane: Lane, endpoint: str, body: dict[str, Any]) -> ModelResponse:
     """What a body says, as far as it is one of Chat Completions or Responses; of others their usage alone.
 
     Raises:
