@@ -25,6 +25,7 @@ from typer.testing import CliRunner, Result
 
 from pydantic_ai_batch import BatchRequest, submit_batch
 from pydantic_ai_batch.cli import app
+from pydantic_ai_batch.cli.files.looking import options_in
 from pydantic_ai_batch.cli.rows import Time
 from pydantic_ai_batch.journal import store as stores
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
@@ -299,6 +300,42 @@ def test_batches_that_no_journal_knows_are_orphans(command: Command, fake: FakeP
     listed = json.loads(command('jobs', '--provider', 'gpt', '--json', 'reviews.answers.csv.journal').output)
     assert [batch['journal'] for batch in listed] == [None, 'reviews.answers.csv.journal']
     assert 'an orphan' in command('jobs', '--provider', 'openai', 'reviews.answers.csv.journal').output
+
+
+def stopped_run(command: Command, folder: Path, *more: str) -> Result:
+    """A run of two batches, in the first of which a row fails."""
+    (folder / 'rows.csv').write_text('input\nbad\ntwo\nthree\nfour\n', 'utf-8')
+    return command('run', 'rows.csv', '-m', MODEL, '--max-requests', '2', *more)
+
+
+def test_what_may_stop_a_run_holds_when_its_journal_goes_on_with_it_and_can_be_lifted(
+    command: Command, fake: FakeProviders, tmp_path: Path
+) -> None:
+    assert stopped_run(command, tmp_path, '--max-failures', '0').exit_code == 4
+    assert fake.openai.count('create') == 1
+    assert command('collect', 'rows.answers.csv.journal').exit_code == 4
+    assert fake.openai.count('create') == 1
+    assert command('collect', 'rows.answers.csv.journal', '--max-failures', 'none').exit_code == 1
+    assert sorted(len(batch.requests) for batch in fake.openai.batches.values()) == [2, 2]
+
+
+def test_the_last_command_of_a_run_says_what_may_stop_it(command: Command, fake: FakeProviders, tmp_path: Path) -> None:
+    assert stopped_run(command, tmp_path, '--canary', '1').exit_code == 4
+    assert stopped_run(command, tmp_path, '--max-failures', '0').exit_code == 4
+    kept = options_in(tmp_path / 'rows.answers.csv.journal')
+    assert (kept.canary, kept.max_failures) == (None, '0')
+    # One that is lifted for once stays for later.
+    command('collect', 'rows.answers.csv.journal', '--max-failures', '1')
+    assert options_in(tmp_path / 'rows.answers.csv.journal') == kept
+
+
+def test_a_retry_that_would_cost_more_than_it_may_forgets_nothing(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    result = command('retry', JOURNAL, '--max-cost', '0.0000001')
+    assert (result.exit_code, '`--max-cost`' in result.output) == (2, True)
+    assert len(command('results', JOURNAL, '--failed').output.splitlines()) == 1
 
 
 # Orphans

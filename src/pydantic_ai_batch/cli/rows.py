@@ -59,6 +59,18 @@ Delimiter = Annotated[str | None, typer.Option(help='The delimiter of CSV files.
 MaxRequests = Annotated[int | None, typer.Option(help='The most requests in a batch.  [default: as many as go]')]
 MaxBytes = Annotated[int | None, typer.Option(help='The most bytes in a batch.')]
 Window = Annotated[float | None, typer.Option(help='Hours that the provider has for a batch.')]
+MaxFailures = Annotated[
+    str | None, typer.Option(help='Stop when more rows fail, as `10` or `5%`. Batches go one after the other then.')
+]
+MaxCost = Annotated[
+    str | None, typer.Option(help='Refuse a run that is estimated to cost more dollars, and stop one that does.')
+]
+OtherMaxFailures = Annotated[
+    str | None, typer.Option('--max-failures', help='As for `run`, or `none`.  [default: what `run` was given]')
+]
+OtherMaxCost = Annotated[
+    str | None, typer.Option('--max-cost', help='As for `run`, or `none`.  [default: what `run` was given]')
+]
 JsonFlag = Annotated[bool, typer.Option('--json', help='Write JSON.')]
 JournalArgument = Annotated[Path, typer.Argument(help='The journal of a run: `<output>.journal`.', metavar='JOURNAL')]
 OnInterruptOption = Annotated[
@@ -114,12 +126,8 @@ def run(
     canary: Annotated[
         int | None, typer.Option(help='Send that many rows first, and the others if enough of them are answered.')
     ] = None,
-    max_failures: Annotated[
-        str | None, typer.Option(help='Stop when more rows fail, as `10` or `5%`. Batches go one after the other then.')
-    ] = None,
-    max_cost: Annotated[
-        str | None, typer.Option(help='Refuse a run that is estimated to cost more dollars, and stop one that does.')
-    ] = None,
+    max_failures: MaxFailures = None,
+    max_cost: MaxCost = None,
     dry_run: Annotated[bool, typer.Option('--dry-run', help='Send nothing, and show the plan.')] = False,
     quiet: Quiet = False,
     as_json: JsonFlag = False,
@@ -155,6 +163,9 @@ def run(
             max_bytes=max_bytes,
             max_resubmissions=max_resubmissions,
             window=window,
+            canary=canary,
+            max_failures=max_failures,
+            max_cost=max_cost,
             poll=poll,
         )
         if dry_run:
@@ -231,18 +242,27 @@ def plan(
 def collect(
     context: typer.Context,
     journal: JournalArgument,
+    max_failures: OtherMaxFailures = None,
+    max_cost: OtherMaxCost = None,
     wait: Wait = None,
     on_interrupt: OnInterruptOption = 'ask',
     quiet: Quiet = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Go on with a run that was left, and write its answers. Exits as `run` does."""
-    raise typer.Exit(_guarded(lambda: _go_on(context, journal, wait, on_interrupt, quiet=quiet, as_json=as_json)))
+
+    def work() -> int:
+        options, guards = _kept(journal, max_failures, max_cost)
+        return _go_on(context, journal, options, guards, wait, on_interrupt, quiet=quiet, as_json=as_json)
+
+    raise typer.Exit(_guarded(work))
 
 
 def retry(
     context: typer.Context,
     journal: JournalArgument,
+    max_failures: OtherMaxFailures = None,
+    max_cost: OtherMaxCost = None,
     wait: Wait = None,
     on_interrupt: OnInterruptOption = 'ask',
     quiet: Quiet = False,
@@ -253,8 +273,9 @@ def retry(
     def work() -> int:
         from .files.retrying import forget_failed
 
+        options, guards = _kept(journal, max_failures, max_cost)
         _run(forget_failed(journal))
-        return _go_on(context, journal, wait, on_interrupt, quiet=quiet, as_json=as_json)
+        return _go_on(context, journal, options, guards, wait, on_interrupt, quiet=quiet, as_json=as_json)
 
     raise typer.Exit(_guarded(work))
 
@@ -413,17 +434,37 @@ def adopt(
 # What they share
 
 
-def _go_on(
-    context: typer.Context, journal: Path, wait: str | None, on_interrupt: Any, *, quiet: bool, as_json: bool
-) -> int:
-    from pydantic_ai_batch.rows.guards import Guards
-
+def _kept(journal: Path, max_failures: str | None, max_cost: str | None) -> tuple[RunOptions, Guards]:
+    """What a journal's run was given, and what may stop it now: the same, unless something else is given."""
     from .files.looking import options_in
+
+    options = options_in(journal)
+
+    def held(given: str | None, kept: str | None) -> str | None:
+        return kept if given is None else None if given.lower() == 'none' else given
+
+    guards = _guards(options.canary, held(max_failures, options.max_failures), held(max_cost, options.max_cost))
+    if max_cost is not None and guards.max_cost is not None and options.rows != '-':
+        _refuse_dear(options, guards.max_cost)
+    return options, guards
+
+
+def _go_on(
+    context: typer.Context,
+    journal: Path,
+    options: RunOptions,
+    guards: Guards,
+    wait: str | None,
+    on_interrupt: Any,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> int:
     from .files.running import Manner, run_file
 
     manner = Manner(wait=_seconds(wait), on_interrupt=on_interrupt, again=True, quiet=quiet, as_json=as_json)
     time = _time(context)
-    return time.run(run_file(options_in(journal), journal, Guards(), manner, time.clock))
+    return time.run(run_file(options, journal, guards, manner, time.clock))
 
 
 def _time(context: typer.Context) -> Time:

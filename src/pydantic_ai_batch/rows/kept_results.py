@@ -55,6 +55,10 @@ class KeptResults:
 
         return await self._store.do(work)
 
+    async def go_on(self, spec: dict[str, Any]) -> None:
+        """Write down by what command a run is gone on with, which may have other guards than the one before."""
+        await self._store.do(lambda connection: connection.execute('UPDATE runs SET spec = ?', (json.dumps(spec),)))
+
     async def spec(self) -> dict[str, Any] | None:
         """What is run, if anything was."""
         row = await self._store.do(lambda connection: connection.execute('SELECT spec FROM runs').fetchone())
