@@ -338,6 +338,27 @@ def test_a_retry_that_would_cost_more_than_it_may_forgets_nothing(
     assert len(command('results', JOURNAL, '--failed').output.splitlines()) == 1
 
 
+def test_rows_that_were_piped_in_are_kept_for_who_goes_on_with_their_journal(
+    command: Command, fake: FakeProviders, tmp_path: Path
+) -> None:
+    run = ('run', '-', '--format', 'jsonl', '-m', MODEL, '-o', 'out.jsonl', '--max-cost', '1', '--max-tokens', '9')
+    rows = '{"input": "one"}\n{"input": "bad"}\n'
+    result = command(*run, input=rows)
+    assert result.exit_code == 1, result.output
+    kept = tmp_path / 'out.jsonl.journal.rows'
+    assert (kept.read_text('utf-8'), kept.stat().st_mode & 0o777) == (rows, 0o600)
+    for again in (('collect', 'out.jsonl.journal'), ('retry', 'out.jsonl.journal')):
+        (tmp_path / 'out.jsonl').unlink()
+        assert command(*again).exit_code == 1
+        answers = [json.loads(line)['answer'] for line in (tmp_path / 'out.jsonl').read_text('utf-8').splitlines()]
+        assert answers == ['about one', None]
+    # The command itself goes on too, with the same rows alone.
+    assert command(*run, input=rows).exit_code == 1
+    assert command(*run, input='{"input": "other"}\n').exit_code == 2
+    assert kept.read_text('utf-8') == rows
+    assert fake.openai.count('create') == 2
+
+
 # Orphans
 
 

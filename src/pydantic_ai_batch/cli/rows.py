@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar
 
 import typer
 
@@ -180,13 +181,15 @@ def run(
         place = journal or options.journal
         if place is None and (detach or wait is not None):
             raise _wrong('Rows that are left need a journal to be collected by: give `--journal`.')
-        if guards.max_cost is not None:
-            _refuse_dear(options, guards.max_cost)
+        from .files.piped import read_piped
         from .files.running import Manner, run_file
 
-        manner = Manner(detach=detach, wait=_seconds(wait), on_interrupt=on_interrupt, quiet=quiet, as_json=as_json)
-        time = _time(context)
-        return time.run(run_file(options, place, guards, manner, time.clock))
+        with read_piped() if rows == '-' else nullcontext() as piped:
+            if guards.max_cost is not None:
+                _refuse_dear(options, guards.max_cost, piped)
+            manner = Manner(detach=detach, wait=_seconds(wait), on_interrupt=on_interrupt, quiet=quiet, as_json=as_json)
+            time = _time(context)
+            return time.run(run_file(options, place, guards, manner, time.clock, piped))
 
     raise typer.Exit(_guarded(work))
 
@@ -444,8 +447,9 @@ def _kept(journal: Path, max_failures: str | None, max_cost: str | None) -> tupl
         return kept if given is None else None if given.lower() == 'none' else given
 
     guards = _guards(options.canary, held(max_failures, options.max_failures), held(max_cost, options.max_cost))
-    if max_cost is not None and guards.max_cost is not None and options.rows != '-':
-        _refuse_dear(options, guards.max_cost)
+    if max_cost is not None and guards.max_cost is not None:
+        with _kept_rows(options, journal) as piped:
+            _refuse_dear(options, guards.max_cost, piped)
     return options, guards
 
 
@@ -464,7 +468,15 @@ def _go_on(
 
     manner = Manner(wait=_seconds(wait), on_interrupt=on_interrupt, again=True, quiet=quiet, as_json=as_json)
     time = _time(context)
-    return time.run(run_file(options, journal, guards, manner, time.clock))
+    with _kept_rows(options, journal) as piped:
+        return time.run(run_file(options, journal, guards, manner, time.clock, piped))
+
+
+def _kept_rows(options: RunOptions, journal: Path) -> AbstractContextManager[BinaryIO | None]:
+    """The rows that were piped in when a run was begun, if they were."""
+    from .files.piped import open_kept
+
+    return open_kept(journal) if options.rows == '-' else nullcontext()
 
 
 def _time(context: typer.Context) -> Time:
@@ -481,11 +493,13 @@ def _plan(options: RunOptions, *, as_json: bool) -> None:
     show_plan(_run(plan_of(options)), as_json=as_json)
 
 
-def _refuse_dear(options: RunOptions, most: Decimal) -> None:
+def _refuse_dear(options: RunOptions, most: Decimal, piped: BinaryIO | None) -> None:
     """Refuse a run that is estimated to cost more than it may."""
     from .files.planning import plan_of
 
-    plan = _run(plan_of(options))
+    plan = _run(plan_of(options, piped))
+    if piped is not None:
+        piped.seek(0)
     if plan.cost is not None and plan.cost > most:
         raise _wrong(f'The run is estimated at {plan.cost_in_words}, and `--max-cost` is ${most}. Nothing was sent.')
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from rich.console import Console
 
@@ -31,6 +31,7 @@ from pydantic_ai_batch.wording import counted
 
 from .cancelling import cancel_open
 from .options import RunOptions
+from .piped import keep, rows_beside
 from .summary import Summary
 from .table import Columns
 
@@ -69,9 +70,22 @@ class Manner:
 
 
 async def run_file(
-    options: RunOptions, journal: Path | None, guards: Guards, manner: Manner, clock: Clock = SYSTEM_CLOCK
+    options: RunOptions,
+    journal: Path | None,
+    guards: Guards,
+    manner: Manner,
+    clock: Clock = SYSTEM_CLOCK,
+    piped: BinaryIO | None = None,
 ) -> int:
     """Run the rows of a file, and return the exit code.
+
+    Args:
+        options: What is asked of the run.
+        journal: Where it is recorded.
+        guards: What may stop it.
+        manner: How it is waited for.
+        clock: What time is read from and slept on.
+        piped: What standard input held, if the rows came from there.
 
     Raises:
         UserError: Something is wrong. Nothing was sent.
@@ -80,12 +94,14 @@ async def run_file(
     job = options.job()
     display = _Display(None if manner.quiet else TerminalProgress(console, clock=clock))
     kept_in = Journal(journal) if journal is not None else None
-    with open_rows(options.rows, format=options.format, delimiter=options.delimiter) as source:
+    with open_rows(options.rows, format=options.format, delimiter=options.delimiter, stdin=piped) as source:
         opened = opened_run(job, source, options.batches, clock, kept_in, display, guards, command=options.kept())
         async with opened as run:
             columns = Columns.of(source, job.outputs.output_type)
             # Whether it can be written shows before anything is paid for.
             _open(options, source, columns).discard()
+            if piped is not None and journal is not None and not (manner.again and rows_beside(journal).exists()):
+                await asyncio.to_thread(keep, piped, journal)
             if not manner.quiet:
                 _tell(console, run, journal, manner)
             end = await _send(run, manner, console, kept_in, display)
