@@ -73,10 +73,10 @@ def command(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
         return asyncio.run(on_clock())
 
-    def command(*arguments: str, **settings: Any) -> Result:
+    def command(*arguments: str, width: str = '120', **settings: Any) -> Result:
         obj = Time(clock, run)
         return CliRunner().invoke(
-            app, list(arguments), obj=obj, catch_exceptions=False, env={'COLUMNS': '120'}, **settings
+            app, list(arguments), obj=obj, catch_exceptions=False, env={'COLUMNS': width}, **settings
         )
 
     return command
@@ -459,6 +459,33 @@ def test_a_batch_that_is_not_over_is_refused_or_waited_for(
     assert (result.exit_code, (tmp_path / 'out.jsonl').exists()) == (3, False)
     result = adopt(command, batch.batch.id, '--wait', '24h')
     assert (result.exit_code, json.loads(result.stdout)['text']) == (0, 'about hello')
+
+
+def test_standard_output_has_the_format_of_the_input(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    written = list(csv.DictReader(run_reviews(command, '-o', '-', '-q').stdout.splitlines()))
+    assert [(row['id'], row['status']) for row in written[:2]] == [('001', 'ok'), ('002', 'error')]
+    as_json = run_reviews(command, '-o', '-', '-q', '--output-format', 'jsonl').stdout
+    assert json.loads(as_json.splitlines()[0])['id'] == '001'
+
+
+@pytest.mark.parametrize('width', ['80', '120'])
+def test_a_table_of_what_a_provider_holds_has_whole_times(
+    width: str, command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    created = json.loads(command('jobs', '--provider', 'openai', '--json').output)[0]['created_at']
+    output = command('jobs', '--provider', 'openai', JOURNAL, width=width).output
+    assert created[:16].replace('T', ' ') in output
+
+
+def test_the_status_names_the_model_as_it_was_given(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    run_reviews(command)
+    assert MODEL in command('status', JOURNAL).output
+
+
+def test_a_plan_that_costs_next_to_nothing_says_so(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    planned = command('plan', 'reviews.csv', '-m', MODEL, '-p', '{{ text }}', '--max-tokens', '1').output
+    assert 'cost: under $0.0001 in batches' in planned
 
 
 def test_raw_requests_go_through_as_they_are(command: Command, fake: FakeProviders, tmp_path: Path) -> None:

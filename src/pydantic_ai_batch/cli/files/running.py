@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -20,6 +21,7 @@ from pydantic_ai_batch.exceptions import RunStopped
 from pydantic_ai_batch.journal import Journal
 from pydantic_ai_batch.progress import TerminalProgress
 from pydantic_ai_batch.rows.base import RowSource
+from pydantic_ai_batch.rows.formats import format_of
 from pydantic_ai_batch.rows.guards import Guards
 from pydantic_ai_batch.rows.plan import caveats_of
 from pydantic_ai_batch.rows.records import RowResult
@@ -99,7 +101,7 @@ async def run_file(
         async with opened as run:
             columns = Columns.of(source, job.outputs.output_type)
             # Whether it can be written shows before anything is paid for.
-            _open(options, source, columns).discard()
+            _open(options, source, columns, stdout=BytesIO()).discard()
             if piped is not None and journal is not None and not (manner.again and rows_beside(journal).exists()):
                 await asyncio.to_thread(keep, piped, journal)
             if not manner.quiet:
@@ -129,8 +131,13 @@ async def run_file(
     return FAILED if summary.failed else OK
 
 
-def _open(options: RunOptions, source: RowSource, columns: Columns) -> Any:
-    return open_output(options.to, columns.all, format=options.output_format, delimiter=options.delimiter, like=source)
+def _open(options: RunOptions, source: RowSource, columns: Columns, stdout: BinaryIO | None = None) -> Any:
+    format, delimiter = options.output_format, options.delimiter
+    if options.to == '-' and format is None:
+        # It has no suffix to go by.
+        how = format_of(options.rows, format=options.format, delimiter=delimiter)
+        format, delimiter = how.format, how.delimiter if how.format == 'csv' else None
+    return open_output(options.to, columns.all, format=format, delimiter=delimiter, stdout=stdout, like=source)
 
 
 def _tell(console: Console, run: RowRun, journal: Path | None, manner: Manner) -> None:
