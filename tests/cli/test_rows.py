@@ -151,6 +151,22 @@ def test_another_run_with_the_same_output_is_refused_with_what_changed(
     assert fake.openai.count('upload') == sent
 
 
+def test_another_output_type_is_refused_by_the_name_of_its_schema(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    schema = {'type': 'object', 'properties': {'label': {'type': 'string'}}}
+    reviews.with_name('label.json').write_text(json.dumps(schema), 'utf-8')
+    result = run_reviews(command, '--schema', 'label.json')
+    assert result.exit_code == 2
+    assert 'the output type (text then, ' in result.output
+    assert 'label.json now)' in result.output
+    assert run_reviews(command, '--schema', 'label.json', '-o', 'labels.csv').exit_code == 1
+    reviews.with_name('label.json').write_text(json.dumps({**schema, 'required': ['label']}), 'utf-8')
+    result = run_reviews(command, '--schema', 'label.json', '-o', 'labels.csv')
+    assert 'label.json, which was another one then' in result.output
+
+
 def test_another_input_is_refused_too(command: Command, fake: FakeProviders, reviews: Path) -> None:
     run_reviews(command)
     reviews.write_text('id,text\n001,"good, really"\n', 'utf-8')
