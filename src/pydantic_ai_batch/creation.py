@@ -302,10 +302,7 @@ async def settle(lane: Lane, sought: Sought, intended_at: float, clock: Clock) -
     Raises:
         CreateUnsettled: The listing cannot tell whether there is a batch.
     """
-    # That process may have gone by another clock, or had its clock set. Where a tag tells batches apart, reading
-    # further back costs nothing else.
-    margin = _CLOCK_SET if lane.info.tag_field is not None else SETTLE_MARGIN
-    since = datetime.fromtimestamp(min(intended_at, clock.now()), UTC) - margin
+    since = _intended_since(lane, intended_at, clock)
     lost = ModelAPIError(lane.model.model_name, 'the process that was to receive it ended')
     await _recall(lane, sought, since)
     batch = await _settle(lane, sought, since, clock, lost)
@@ -315,6 +312,32 @@ async def settle(lane: Lane, sought: Sought, intended_at: float, clock: Clock) -
         await discard(lane, sought)
         return None
     return _with_plausible_time(batch, utc(clock))
+
+
+async def recognised(lane: Lane, sought: Sought, intended_at: float, clock: Clock) -> list[Batch]:
+    """The batches that the provider shows as the one that an earlier process intended to create, by one look.
+
+    Nothing is concluded where there is none, and nothing is cancelled where there are several.
+
+    Raises:
+        Undecided: One that is running may be it.
+        ListingIncomplete: The listing could not be read far enough back.
+        ModelAPIError: The provider could not be asked.
+    """
+    since = _intended_since(lane, intended_at, clock)
+    await _recall(lane, sought, since)
+    found = await lane.find(sought, since=since)
+    return [_with_plausible_time(batch, utc(clock)) for batch in found]
+
+
+def _intended_since(lane: Lane, intended_at: float, clock: Clock) -> datetime:
+    """How far back to look for a batch that an earlier process intended.
+
+    That process may have gone by another clock, or had its clock set. Where a tag tells batches apart, reading further
+    back costs nothing else.
+    """
+    margin = _CLOCK_SET if lane.info.tag_field is not None else SETTLE_MARGIN
+    return datetime.fromtimestamp(min(intended_at, clock.now()), UTC) - margin
 
 
 async def _recall(lane: Lane, sought: Sought, since: datetime) -> None:

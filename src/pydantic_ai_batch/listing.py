@@ -31,7 +31,7 @@ async def list_batches(model_or_lane: Model | KnownModelName | str) -> AsyncGene
         ModelAPIError: The provider could not be asked, or its listing not be read to the end.
     """
     running_loop('`list_batches`')
-    lane = _lane_of(model_or_lane)
+    lane = lane_named(model_or_lane)
     try:
         async with lane.model, aclosing(lane.listing()) as batches:
             async for batch in batches:
@@ -40,7 +40,13 @@ async def list_batches(model_or_lane: Model | KnownModelName | str) -> AsyncGene
         raise ModelAPIError(lane.model.model_name, f'The listing of {lane.info.title} is not whole: {error}') from error
 
 
-def _lane_of(model_or_lane: Model | KnownModelName | str) -> Lane:
+def lane_named(model_or_lane: Model | KnownModelName | str) -> Lane:
+    """The lane of a model or of a name, which may be that of the lane itself.
+
+    Raises:
+        NoBatchLane: The model cannot be batched.
+        UserError: There is no such model or lane, or no key.
+    """
     if isinstance(model_or_lane, str) and (name := canonical(model_or_lane)) in LANES:
         return lane_for(model_of_lane(name))
     try:

@@ -333,3 +333,9 @@ class Cost:
 def dollars(amount: Decimal) -> str:
     """An amount as people read it, to a hundredth of a cent."""
     return f'${amount:.4f}' if not 0 < amount < Decimal('0.0001') else 'under $0.0001'
+
+
+def about(amount: Decimal) -> str:
+    """An estimated amount as people read it."""
+    said = dollars(amount)
+    return f'~{said}' if said.startswith('$') else said

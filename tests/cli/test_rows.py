@@ -20,10 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import ModelRequest
 from typer.testing import CliRunner, Result
 
+from pydantic_ai_batch import BatchRequest, submit_batch
 from pydantic_ai_batch.cli import app
+from pydantic_ai_batch.cli.files.looking import options_in
 from pydantic_ai_batch.cli.rows import Time
+from pydantic_ai_batch.journal import store as stores
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
 Command = Callable[..., Result]
@@ -69,10 +73,10 @@ def command(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
         return asyncio.run(on_clock())
 
-    def command(*arguments: str, **settings: Any) -> Result:
+    def command(*arguments: str, width: str = '120', **settings: Any) -> Result:
         obj = Time(clock, run)
         return CliRunner().invoke(
-            app, list(arguments), obj=obj, catch_exceptions=False, env={'COLUMNS': '120'}, **settings
+            app, list(arguments), obj=obj, catch_exceptions=False, env={'COLUMNS': width}, **settings
         )
 
     return command
@@ -145,6 +149,22 @@ def test_another_run_with_the_same_output_is_refused_with_what_changed(
     assert result.exit_code == 2
     assert says in result.output
     assert fake.openai.count('upload') == sent
+
+
+def test_another_output_type_is_refused_by_the_name_of_its_schema(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    schema = {'type': 'object', 'properties': {'label': {'type': 'string'}}}
+    reviews.with_name('label.json').write_text(json.dumps(schema), 'utf-8')
+    result = run_reviews(command, '--schema', 'label.json')
+    assert result.exit_code == 2
+    assert 'the output type (text then, ' in result.output
+    assert 'label.json now)' in result.output
+    assert run_reviews(command, '--schema', 'label.json', '-o', 'labels.csv').exit_code == 1
+    reviews.with_name('label.json').write_text(json.dumps({**schema, 'required': ['label']}), 'utf-8')
+    result = run_reviews(command, '--schema', 'label.json', '-o', 'labels.csv')
+    assert 'label.json, which was another one then' in result.output
 
 
 def test_another_input_is_refused_too(command: Command, fake: FakeProviders, reviews: Path) -> None:
@@ -296,6 +316,192 @@ def test_batches_that_no_journal_knows_are_orphans(command: Command, fake: FakeP
     listed = json.loads(command('jobs', '--provider', 'gpt', '--json', 'reviews.answers.csv.journal').output)
     assert [batch['journal'] for batch in listed] == [None, 'reviews.answers.csv.journal']
     assert 'an orphan' in command('jobs', '--provider', 'openai', 'reviews.answers.csv.journal').output
+
+
+def stopped_run(command: Command, folder: Path, *more: str) -> Result:
+    """A run of two batches, in the first of which a row fails."""
+    (folder / 'rows.csv').write_text('input\nbad\ntwo\nthree\nfour\n', 'utf-8')
+    return command('run', 'rows.csv', '-m', MODEL, '--max-requests', '2', *more)
+
+
+def test_what_may_stop_a_run_holds_when_its_journal_goes_on_with_it_and_can_be_lifted(
+    command: Command, fake: FakeProviders, tmp_path: Path
+) -> None:
+    assert stopped_run(command, tmp_path, '--max-failures', '0').exit_code == 4
+    assert fake.openai.count('create') == 1
+    assert command('collect', 'rows.answers.csv.journal').exit_code == 4
+    assert fake.openai.count('create') == 1
+    assert command('collect', 'rows.answers.csv.journal', '--max-failures', 'none').exit_code == 1
+    assert sorted(len(batch.requests) for batch in fake.openai.batches.values()) == [2, 2]
+
+
+def test_the_last_command_of_a_run_says_what_may_stop_it(command: Command, fake: FakeProviders, tmp_path: Path) -> None:
+    assert stopped_run(command, tmp_path, '--canary', '1').exit_code == 4
+    assert stopped_run(command, tmp_path, '--max-failures', '0').exit_code == 4
+    kept = options_in(tmp_path / 'rows.answers.csv.journal')
+    assert (kept.canary, kept.max_failures) == (None, '0')
+    # One that is lifted for once stays for later.
+    command('collect', 'rows.answers.csv.journal', '--max-failures', '1')
+    assert options_in(tmp_path / 'rows.answers.csv.journal') == kept
+
+
+def test_a_retry_that_would_cost_more_than_it_may_forgets_nothing(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    result = command('retry', JOURNAL, '--max-cost', '0.0000001')
+    assert (result.exit_code, '`--max-cost`' in result.output) == (2, True)
+    assert len(command('results', JOURNAL, '--failed').output.splitlines()) == 1
+
+
+def test_rows_that_were_piped_in_are_kept_for_who_goes_on_with_their_journal(
+    command: Command, fake: FakeProviders, tmp_path: Path
+) -> None:
+    run = ('run', '-', '--format', 'jsonl', '-m', MODEL, '-o', 'out.jsonl', '--max-cost', '1', '--max-tokens', '9')
+    rows = '{"input": "one"}\n{"input": "bad"}\n'
+    result = command(*run, input=rows)
+    assert result.exit_code == 1, result.output
+    kept = tmp_path / 'out.jsonl.journal.rows'
+    assert (kept.read_text('utf-8'), kept.stat().st_mode & 0o777) == (rows, 0o600)
+    for again in (('collect', 'out.jsonl.journal'), ('retry', 'out.jsonl.journal')):
+        (tmp_path / 'out.jsonl').unlink()
+        assert command(*again).exit_code == 1
+        answers = [json.loads(line)['answer'] for line in (tmp_path / 'out.jsonl').read_text('utf-8').splitlines()]
+        assert answers == ['about one', None]
+    # The command itself goes on too, with the same rows alone.
+    assert command(*run, input=rows).exit_code == 1
+    assert command(*run, input='{"input": "other"}\n').exit_code == 2
+    assert kept.read_text('utf-8') == rows
+    assert fake.openai.count('create') == 2
+
+
+# Orphans
+
+
+@pytest.fixture
+def unsettled(command: Command, fake: FakeProviders, reviews: Path) -> str:
+    """A batch whose creation had no reply, and which no listing showed while it was looked for."""
+    fake.openai.inject('create', 'lose_reply')
+    fake.openai.inject('list', 'http', status=500, times=None)
+    assert run_reviews(command).exit_code == 1
+    fake.openai.clear_faults()
+    stores.close_all()
+    [batch_id] = fake.openai.batches
+    return batch_id
+
+
+def adopt(command: Command, batch_id: str, *more: str) -> Result:
+    return command('adopt', batch_id, '--provider', 'openai', *more)
+
+
+def test_a_batch_whose_creation_stayed_unsettled_is_joined_to_its_run_and_not_paid_for_again(
+    command: Command, fake: FakeProviders, unsettled: str, reviews: Path
+) -> None:
+    result = adopt(command, unsettled, '--journal', JOURNAL)
+    assert (result.exit_code, f'collect {JOURNAL}' in result.output) == (0, True)
+    assert command('collect', JOURNAL).exit_code == 1
+    rows = read(reviews.with_name('reviews.answers.csv'))
+    assert [row['status'] for row in rows] == ['ok', 'error', 'ok']
+    assert fake.openai.count('create') == 1
+    # A second time, there is nothing left to do.
+    assert 'already' in adopt(command, unsettled, '--journal', JOURNAL).output
+
+
+def test_a_batch_that_is_not_proven_to_be_of_a_run_is_not_joined_to_it(
+    command: Command, fake: FakeProviders, unsettled: str, reviews: Path
+) -> None:
+    # Of the same rows and as many, and still another one.
+    assert run_reviews(command, '-o', 'other.csv').exit_code == 1
+    [other] = fake.openai.batches.keys() - {unsettled}
+    result = adopt(command, other, '--journal', JOURNAL)
+    assert (result.exit_code, 'is not of the run' in result.output) == (2, True)
+    result = adopt(command, unsettled, '--journal', 'other.csv.journal')
+    assert (result.exit_code, 'lacks no batch' in result.output) == (2, True)
+    # What was looked at is as it was, and can still be joined.
+    assert adopt(command, unsettled, '--journal', JOURNAL).exit_code == 0
+    assert (fake.openai.count('create'), fake.openai.count('cancel')) == (2, 0)
+
+
+def test_where_the_listing_cannot_be_read_a_batch_stays_unproven(
+    command: Command, fake: FakeProviders, unsettled: str
+) -> None:
+    fake.openai.inject('list', 'http', status=500)
+    assert adopt(command, unsettled, '--journal', JOURNAL).exit_code == 2
+    assert adopt(command, unsettled, '--journal', JOURNAL).exit_code == 0
+
+
+def test_without_its_journal_a_batch_is_written_under_its_own_ids_and_left_as_it_is(
+    command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    [batch] = fake.openai.batches.values()
+    deleted = fake.openai.count('delete')
+    result = adopt(command, batch.id, '-o', 'out.jsonl')
+    assert (result.exit_code, '2 ok, 1 error' in result.output) == (1, True)
+    lines = reviews.with_name('out.jsonl').read_text('utf-8').splitlines()
+    rows = {row['id']: row for row in (json.loads(line) for line in lines)}
+    assert sorted(rows) == sorted(request.custom_id for request in batch.requests)
+    texts = {row['text'] for row in rows.values()}
+    assert texts == {'about Sum up: good, really', 'about Sum up: two\nlines', None}
+    [failed] = [row for row in rows.values() if row['status'] == 'error']
+    assert 'no such thing' in failed['error']
+    assert all(row['raw'] for row in rows.values())
+    assert (fake.openai.count('cancel'), fake.openai.count('delete')) == (0, deleted)
+
+
+def test_a_file_that_is_there_is_not_written_over(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    run_reviews(command)
+    [batch_id] = fake.openai.batches
+    before = reviews.read_bytes()
+    result = adopt(command, batch_id, '-o', 'reviews.csv')
+    assert (result.exit_code, 'is there already' in result.output) == (2, True)
+    assert reviews.read_bytes() == before
+
+
+def test_a_batch_that_the_provider_does_not_have_is_refused(command: Command, fake: FakeProviders) -> None:
+    result = adopt(command, 'batch_0')
+    assert (result.exit_code, 'jobs --provider openai' in result.output) == (2, True)
+
+
+def test_a_batch_that_is_not_over_is_refused_or_waited_for(
+    command: Command, fake: FakeProviders, clock: ManualClock, tmp_path: Path
+) -> None:
+    requests = [BatchRequest(custom_id='a', messages=[ModelRequest.user_text_prompt('hello')])]
+    job = asyncio.run(clock.run(submit_batch(MODEL, requests, clock=clock)))
+    [batch] = job.batches
+    result = adopt(command, batch.batch.id)
+    assert (result.exit_code, 'is not over' in result.output, '--wait' in result.output) == (2, True, True)
+    result = adopt(command, batch.batch.id, '-o', 'out.jsonl', '--wait', '1s')
+    assert (result.exit_code, (tmp_path / 'out.jsonl').exists()) == (3, False)
+    result = adopt(command, batch.batch.id, '--wait', '24h')
+    assert (result.exit_code, json.loads(result.stdout)['text']) == (0, 'about hello')
+
+
+def test_standard_output_has_the_format_of_the_input(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    written = list(csv.DictReader(run_reviews(command, '-o', '-', '-q').stdout.splitlines()))
+    assert [(row['id'], row['status']) for row in written[:2]] == [('001', 'ok'), ('002', 'error')]
+    as_json = run_reviews(command, '-o', '-', '-q', '--output-format', 'jsonl').stdout
+    assert json.loads(as_json.splitlines()[0])['id'] == '001'
+
+
+@pytest.mark.parametrize('width', ['80', '120'])
+def test_a_table_of_what_a_provider_holds_has_whole_times(
+    width: str, command: Command, fake: FakeProviders, reviews: Path
+) -> None:
+    run_reviews(command)
+    created = json.loads(command('jobs', '--provider', 'openai', '--json').output)[0]['created_at']
+    output = command('jobs', '--provider', 'openai', JOURNAL, width=width).output
+    assert created[:16].replace('T', ' ') in output
+
+
+def test_the_status_names_the_model_as_it_was_given(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    run_reviews(command)
+    assert MODEL in command('status', JOURNAL).output
+
+
+def test_a_plan_that_costs_next_to_nothing_says_so(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    planned = command('plan', 'reviews.csv', '-m', MODEL, '-p', '{{ text }}', '--max-tokens', '1').output
+    assert 'cost: under $0.0001 in batches' in planned
 
 
 def test_raw_requests_go_through_as_they_are(command: Command, fake: FakeProviders, tmp_path: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.models import Model
+from rich.console import Console
 
-from pydantic_ai_batch import Batch, list_batches, submit_batch
+from pydantic_ai_batch import Batch, lane_for, list_batches, submit_batch
+from pydantic_ai_batch.cli.files.adopting import write_results
+from pydantic_ai_batch.settings import BatchSettings
 from pydantic_ai_batch.testing import FakeProviders, ManualClock
 
 from .harness import EVERY, Harness, echo, harness_of, requests_of
@@ -51,6 +57,30 @@ async def test_the_status_of_a_batch_is_told_as_a_check_tells_it(
         assert [batch.status for batch in await listed(model)] == ['in_progress']
         await clock.advance(timedelta(hours=1))
         assert [batch.status for batch in await listed(model)] == ['ended']
+
+
+async def test_the_results_of_a_batch_are_written_by_its_id_alone(
+    harness: Harness, lane_model: LaneModel, clock: ManualClock, tmp_path: Path
+):
+    with FakeProviders(echo, clock=clock) as fake:
+        job = await clock.run(submit_batch(lane_model(fake), requests_of(['one', 'two']), clock=clock))
+        await clock.advance(timedelta(hours=1))
+        [known] = job.batches
+        calls = Counter(call.operation for call in harness.fake(fake).calls)
+        path, console = tmp_path / 'out.jsonl', Console(stderr=True)
+        # A lane that another process has, which knows nothing of the batch.
+        lane = lane_for(lane_model(fake))
+        adopted = write_results(
+            known.batch.id, lane, harness.lane, str(path), console, clock, wait=None, settings=BatchSettings()
+        )
+        assert await clock.run(adopted) == 0
+        rows = [json.loads(line) for line in path.read_text('utf-8').splitlines()]
+        assert {row['id']: (row['status'], row['text']) for row in rows} == {
+            wire_id: ('ok', f'answer to {request_id}') for wire_id, request_id in known.requests
+        }
+        assert all(row['raw'] for row in rows)
+        made = Counter(call.operation for call in harness.fake(fake).calls) - calls
+        assert not made.keys() & {'create', 'cancel', harness.delete}
 
 
 async def test_a_listing_that_breaks_off_raises(harness: Harness, lane_model: LaneModel, fake_down: FakeProviders):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models.openai import OpenAIResponsesModel
 
-from pydantic_ai_batch import BatchModelRequests, Journal, batch_map
+from pydantic_ai_batch import BatchModelRequests, Journal, batch_map, batch_map_sync
 from pydantic_ai_batch.exceptions import RowFailed
 from pydantic_ai_batch.testing import Answer, FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
@@ -340,3 +341,8 @@ def test_there_is_a_way_without_an_event_loop():
             timeout=60,
         )
     assert ran.stdout == "['answer to a', 'answer to b']\n"
+
+
+def test_the_call_without_an_event_loop_takes_what_the_other_takes():
+    there, here = (inspect.signature(call).parameters for call in (batch_map, batch_map_sync))
+    assert list(here.items()) == list(there.items())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar
 
 import typer
 
@@ -59,6 +60,18 @@ Delimiter = Annotated[str | None, typer.Option(help='The delimiter of CSV files.
 MaxRequests = Annotated[int | None, typer.Option(help='The most requests in a batch.  [default: as many as go]')]
 MaxBytes = Annotated[int | None, typer.Option(help='The most bytes in a batch.')]
 Window = Annotated[float | None, typer.Option(help='Hours that the provider has for a batch.')]
+MaxFailures = Annotated[
+    str | None, typer.Option(help='Stop when more rows fail, as `10` or `5%`. Batches go one after the other then.')
+]
+MaxCost = Annotated[
+    str | None, typer.Option(help='Refuse a run that is estimated to cost more dollars, and stop one that does.')
+]
+OtherMaxFailures = Annotated[
+    str | None, typer.Option('--max-failures', help='As for `run`, or `none`.  [default: what `run` was given]')
+]
+OtherMaxCost = Annotated[
+    str | None, typer.Option('--max-cost', help='As for `run`, or `none`.  [default: what `run` was given]')
+]
 JsonFlag = Annotated[bool, typer.Option('--json', help='Write JSON.')]
 JournalArgument = Annotated[Path, typer.Argument(help='The journal of a run: `<output>.journal`.', metavar='JOURNAL')]
 OnInterruptOption = Annotated[
@@ -80,6 +93,7 @@ def register(app: typer.Typer) -> None:
     app.command('cancel', rich_help_panel='Runs')(cancel)
     app.command('cost', rich_help_panel='Runs')(cost)
     app.command('jobs', rich_help_panel='Runs')(jobs)
+    app.command('adopt', rich_help_panel='Runs')(adopt)
 
 
 def run(
@@ -113,12 +127,8 @@ def run(
     canary: Annotated[
         int | None, typer.Option(help='Send that many rows first, and the others if enough of them are answered.')
     ] = None,
-    max_failures: Annotated[
-        str | None, typer.Option(help='Stop when more rows fail, as `10` or `5%`. Batches go one after the other then.')
-    ] = None,
-    max_cost: Annotated[
-        str | None, typer.Option(help='Refuse a run that is estimated to cost more dollars, and stop one that does.')
-    ] = None,
+    max_failures: MaxFailures = None,
+    max_cost: MaxCost = None,
     dry_run: Annotated[bool, typer.Option('--dry-run', help='Send nothing, and show the plan.')] = False,
     quiet: Quiet = False,
     as_json: JsonFlag = False,
@@ -154,6 +164,9 @@ def run(
             max_bytes=max_bytes,
             max_resubmissions=max_resubmissions,
             window=window,
+            canary=canary,
+            max_failures=max_failures,
+            max_cost=max_cost,
             poll=poll,
         )
         if dry_run:
@@ -168,13 +181,15 @@ def run(
         place = journal or options.journal
         if place is None and (detach or wait is not None):
             raise _wrong('Rows that are left need a journal to be collected by: give `--journal`.')
-        if guards.max_cost is not None:
-            _refuse_dear(options, guards.max_cost)
+        from .files.piped import read_piped
         from .files.running import Manner, run_file
 
-        manner = Manner(detach=detach, wait=_seconds(wait), on_interrupt=on_interrupt, quiet=quiet, as_json=as_json)
-        time = _time(context)
-        return time.run(run_file(options, place, guards, manner, time.clock))
+        with read_piped() if rows == '-' else nullcontext() as piped:
+            if guards.max_cost is not None:
+                _refuse_dear(options, guards.max_cost, piped)
+            manner = Manner(detach=detach, wait=_seconds(wait), on_interrupt=on_interrupt, quiet=quiet, as_json=as_json)
+            time = _time(context)
+            return time.run(run_file(options, place, guards, manner, time.clock, piped))
 
     raise typer.Exit(_guarded(work))
 
@@ -230,18 +245,27 @@ def plan(
 def collect(
     context: typer.Context,
     journal: JournalArgument,
+    max_failures: OtherMaxFailures = None,
+    max_cost: OtherMaxCost = None,
     wait: Wait = None,
     on_interrupt: OnInterruptOption = 'ask',
     quiet: Quiet = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Go on with a run that was left, and write its answers. Exits as `run` does."""
-    raise typer.Exit(_guarded(lambda: _go_on(context, journal, wait, on_interrupt, quiet=quiet, as_json=as_json)))
+
+    def work() -> int:
+        options, guards = _kept(journal, max_failures, max_cost)
+        return _go_on(context, journal, options, guards, wait, on_interrupt, quiet=quiet, as_json=as_json)
+
+    raise typer.Exit(_guarded(work))
 
 
 def retry(
     context: typer.Context,
     journal: JournalArgument,
+    max_failures: OtherMaxFailures = None,
+    max_cost: OtherMaxCost = None,
     wait: Wait = None,
     on_interrupt: OnInterruptOption = 'ask',
     quiet: Quiet = False,
@@ -252,8 +276,9 @@ def retry(
     def work() -> int:
         from .files.retrying import forget_failed
 
+        options, guards = _kept(journal, max_failures, max_cost)
         _run(forget_failed(journal))
-        return _go_on(context, journal, wait, on_interrupt, quiet=quiet, as_json=as_json)
+        return _go_on(context, journal, options, guards, wait, on_interrupt, quiet=quiet, as_json=as_json)
 
     raise typer.Exit(_guarded(work))
 
@@ -356,20 +381,102 @@ def jobs(
     raise typer.Exit(_guarded(work))
 
 
+def adopt(
+    context: typer.Context,
+    batch_id: Annotated[str, typer.Argument(help="The provider's ID of the batch.", metavar='BATCH_ID')],
+    provider: Annotated[str, typer.Option(help='The lane, or a model of it, whose key is in the environment.')],
+    journal: Annotated[Path | None, typer.Option(help='The journal of the run that it may be of.')] = None,
+    output: Annotated[
+        str, typer.Option('--output', '-o', help='A new file of JSON lines for its results, or `-`.')
+    ] = '-',
+    wait: Wait = None,
+    poll: Annotated[float, typer.Option(hidden=True, min=0.05)] = 30.0,
+) -> None:
+    """Take a batch that no journal knows: join it to its run, or write its results. Cancels and deletes nothing.
+
+    With `--journal` it is joined to that run, if the provider shows that it is of it, and `collect` reads it then.
+    Without, its results are written as they are, under their own IDs.
+
+    Exits with 0 if it was joined, or every result is an answer; 1 if some are none; 2 if something is wrong and nothing
+    was done; 3 if the wait was up.
+    """
+
+    def work() -> int:
+        from rich.console import Console
+
+        from pydantic_ai_batch.listing import lane_named
+
+        from .files.adopting import join, write_results
+        from .files.options import RunOptions
+
+        time, console = _time(context), Console(stderr=True)
+        if journal is not None:
+            if output != '-' or wait is not None:
+                raise _wrong(
+                    '`--journal` joins the batch to its run, and `collect` waits and writes: leave `--output` and '
+                    '`--wait` out.'
+                )
+            return time.run(join(batch_id, lane_named(provider), provider, journal, console, time.clock))
+        settings = RunOptions(rows='-', poll=poll).batches
+        return time.run(
+            write_results(
+                batch_id,
+                lane_named(provider),
+                provider,
+                output,
+                console,
+                time.clock,
+                wait=_seconds(wait),
+                settings=settings,
+            )
+        )
+
+    raise typer.Exit(_guarded(work))
+
+
 # What they share
 
 
-def _go_on(
-    context: typer.Context, journal: Path, wait: str | None, on_interrupt: Any, *, quiet: bool, as_json: bool
-) -> int:
-    from pydantic_ai_batch.rows.guards import Guards
-
+def _kept(journal: Path, max_failures: str | None, max_cost: str | None) -> tuple[RunOptions, Guards]:
+    """What a journal's run was given, and what may stop it now: the same, unless something else is given."""
     from .files.looking import options_in
+
+    options = options_in(journal)
+
+    def held(given: str | None, kept: str | None) -> str | None:
+        return kept if given is None else None if given.lower() == 'none' else given
+
+    guards = _guards(options.canary, held(max_failures, options.max_failures), held(max_cost, options.max_cost))
+    if max_cost is not None and guards.max_cost is not None:
+        with _kept_rows(options, journal) as piped:
+            _refuse_dear(options, guards.max_cost, piped)
+    return options, guards
+
+
+def _go_on(
+    context: typer.Context,
+    journal: Path,
+    options: RunOptions,
+    guards: Guards,
+    wait: str | None,
+    on_interrupt: Any,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> int:
     from .files.running import Manner, run_file
 
     manner = Manner(wait=_seconds(wait), on_interrupt=on_interrupt, again=True, quiet=quiet, as_json=as_json)
     time = _time(context)
-    return time.run(run_file(options_in(journal), journal, Guards(), manner, time.clock))
+    with _kept_rows(options, journal) as piped:
+        return time.run(run_file(options, journal, guards, manner, time.clock, piped))
+
+
+def _kept_rows(options: RunOptions, journal: Path) -> AbstractContextManager[BinaryIO | None]:
+    """The rows that were piped in when a run was begun, if they were."""
+    from .files.piped import open_kept
+
+    return open_kept(journal) if options.rows == '-' else nullcontext()
 
 
 def _time(context: typer.Context) -> Time:
@@ -386,11 +493,13 @@ def _plan(options: RunOptions, *, as_json: bool) -> None:
     show_plan(_run(plan_of(options)), as_json=as_json)
 
 
-def _refuse_dear(options: RunOptions, most: Decimal) -> None:
+def _refuse_dear(options: RunOptions, most: Decimal, piped: BinaryIO | None) -> None:
     """Refuse a run that is estimated to cost more than it may."""
     from .files.planning import plan_of
 
-    plan = _run(plan_of(options))
+    plan = _run(plan_of(options, piped))
+    if piped is not None:
+        piped.seek(0)
     if plan.cost is not None and plan.cost > most:
         raise _wrong(f'The run is estimated at {plan.cost_in_words}, and `--max-cost` is ${most}. Nothing was sent.')
 

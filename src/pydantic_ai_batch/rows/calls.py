@@ -254,12 +254,83 @@ async def batch_map(
     return answers
 
 
-def batch_map_sync(model: ModelLike, items: Iterable[Any], **settings: Any) -> list[Any]:
+def batch_map_sync(
+    model: ModelLike,
+    items: Iterable[Any],
+    *,
+    prompt: str | None = None,
+    instructions: str | None = None,
+    output_type: Any = str,
+    errors: Literal['none', 'return', 'raise'] = 'none',
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    model_settings: ModelSettings | None = None,
+    canary: int | None = None,
+    max_requests: int | None = None,
+    max_bytes: int | None = None,
+    max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
+    poll_interval: timedelta = DEFAULT_POLL_INTERVAL,
+    max_poll_interval: timedelta = DEFAULT_MAX_POLL_INTERVAL,
+    window: timedelta | None = None,
+    journal: JournalLike | None = None,
+    progress: Progress = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> list[Any]:
     """Do what [`batch_map`][pydantic_ai_batch.batch_map] does, in code without an event loop.
 
     Args:
-        model: The model, its name, or an agent.
-        items: The items.
-        settings: The other arguments of `batch_map`.
+        model: The model, its name, or an agent, whose runs the items are then, tools included.
+        items: Texts, which are the prompts, or mappings that `prompt` is filled in with.
+        prompt: The template of the prompts, with keys in double braces. Texts are its `{{ input }}`.
+        instructions: The instructions of every item.
+        output_type: What an answer has to be, as an agent takes it. What is not valid is asked for again, as an agent
+            does.
+        errors: What stands for an item that failed: `'none'` is `None`, `'return'` its error. `'raise'` raises the
+            first one, when all items are done with.
+        temperature: The temperature of the answers.
+        max_tokens: The most tokens of an answer.
+        model_settings: Other settings.
+        canary: How many items are sent first. The others follow if enough of those are answered.
+        max_requests: The most requests in a batch. `None` is the lane's own limit.
+        max_bytes: The most bytes in a batch, as encoded. `None` is the lane's own limit.
+        max_resubmissions: How many times a request that failed in a way that passes is submitted again.
+        poll_interval: How long after its submission a batch is first checked. It grows by half with every check.
+        max_poll_interval: The longest interval between checks.
+        window: How long the provider has for a batch. `None` is the lane's own window.
+        journal: A file, or a [`Journal`][pydantic_ai_batch.Journal], in which everything is recorded.
+        progress: `True` shows how the batches come along, in the terminal. A callable gets plain events instead.
+        clock: What time is read from and slept on.
+
+    Returns:
+        For each item, its answer, in the order of the items.
+
+    Raises:
+        RowFailed: An item failed, and `errors` is `'raise'`.
+        RunStopped: The trial of `canary` failed.
+        UserError: Something is wrong with the call, or an event loop is running on this thread. Nothing was sent.
+        NoBatchLane: The model cannot be batched. Nothing was sent.
     """
-    return run_sync(batch_map(model, items, **settings), instead='batch_map(...)')
+    return run_sync(
+        batch_map(
+            model,
+            items,
+            prompt=prompt,
+            instructions=instructions,
+            output_type=output_type,
+            errors=errors,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            model_settings=model_settings,
+            canary=canary,
+            max_requests=max_requests,
+            max_bytes=max_bytes,
+            max_resubmissions=max_resubmissions,
+            poll_interval=poll_interval,
+            max_poll_interval=max_poll_interval,
+            window=window,
+            journal=journal,
+            progress=progress,
+            clock=clock,
+        ),
+        instead='batch_map(...)',
+    )

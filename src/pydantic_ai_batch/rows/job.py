@@ -216,6 +216,11 @@ def refuse_changes(path: str, before: Mapping[str, Any], now: Mapping[str, Any])
         changed.append(f'the input ({counts}{", of other content or in another order" if same else ""})')
     for name, words in _WORDS.items():
         if before.get(name) != now.get(name):
+            if name == 'output_type':
+                then, today = _shape_of(before), _shape_of(now)
+                said = f'{then} then, {today} now' if then != today else f'{today}, which was another one then'
+                changed.append(f'{words} ({said})')
+                continue
             values = [json.dumps(value, ensure_ascii=False) for value in (before.get(name), now.get(name))]
             short = [value if len(value) <= 60 else f'{value[:57]}…' for value in values]
             changed.append(f'{words} ({short[0]} then, {short[1]} now)')
@@ -224,3 +229,11 @@ def refuse_changes(path: str, before: Mapping[str, Any], now: Mapping[str, Any])
             f'{path} has another run: {"; ".join(changed)}. Nothing was sent. Give this run a journal of its own, or '
             'put back what it was to go on with that one.'
         )
+
+
+def _shape_of(spec: Mapping[str, Any]) -> str:
+    """The output type of a run in words: its digest, by which it is known again, tells nobody anything."""
+    if spec.get('output_type') is None:
+        return 'text'
+    command: Mapping[str, Any] = spec.get('command') or {}
+    return str(command.get('schema') or command.get('output_type') or 'a type of the program')

@@ -55,6 +55,10 @@ class KeptResults:
 
         return await self._store.do(work)
 
+    async def go_on(self, spec: dict[str, Any]) -> None:
+        """Write down by what command a run is gone on with, which may have other guards than the one before."""
+        await self._store.do(lambda connection: connection.execute('UPDATE runs SET spec = ?', (json.dumps(spec),)))
+
     async def spec(self) -> dict[str, Any] | None:
         """What is run, if anything was."""
         row = await self._store.do(lambda connection: connection.execute('SELECT spec FROM runs').fetchone())
@@ -97,6 +101,11 @@ class KeptResults:
         marks = ','.join('?' * len(statuses))
         query = f'DELETE FROM results_of_rows WHERE status IN ({marks})'
         return await self._store.do(lambda connection: connection.execute(query, tuple(statuses)).rowcount)
+
+    async def forget_places(self, places: Sequence[int]) -> None:
+        """Forget the results of some rows, which are then not done with."""
+        query, values = 'DELETE FROM results_of_rows WHERE place = ?', [(place,) for place in places]
+        await self._store.do(lambda connection: connection.executemany(query, values))
 
     def close(self) -> None:
         """Let go of the file, and delete it if it is a temporary one. A journal stays open for what else uses it."""

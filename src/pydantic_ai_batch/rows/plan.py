@@ -15,7 +15,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai_batch.chunks import Chunk, Row, fill
 from pydantic_ai_batch.clock import SYSTEM_CLOCK
 from pydantic_ai_batch.lanes.base import Lane, LaneInfo
-from pydantic_ai_batch.pricing import estimate
+from pydantic_ai_batch.pricing import about, estimate
 from pydantic_ai_batch.settings import BatchSettings
 from pydantic_ai_batch.sync import run_apart
 from pydantic_ai_batch.wording import counted, listed
@@ -112,7 +112,7 @@ class BatchPlan:
             return 'unknown: there is no batch price of the model'
         up_to = 'input alone, as `max_tokens` is not set' if self.output_tokens is None else 'at most, by `max_tokens`'
         flat = "; the lane's flat discount on the live price" if self.flat else ''
-        return f'~${self.cost:.4f} in batches, ~${self.live_cost:.4f} live ({up_to}{flat})'
+        return f'{about(self.cost)} in batches, {about(self.live_cost)} live ({up_to}{flat})'
 
 
 def plan_batch(

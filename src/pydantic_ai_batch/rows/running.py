@@ -75,6 +75,8 @@ async def opened_run(
         before = await kept.begin(spec)
         if before is not None and journal is not None:
             refuse_changes(os.fspath(journal.path), before, spec)
+            if command is not None:
+                await kept.go_on({**before, 'command': spec['command']})
         finish = requests.finish if isinstance(requests, AgentRequests) else None
         run = RowRun(
             prepared,

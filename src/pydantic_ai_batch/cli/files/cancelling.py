@@ -58,8 +58,13 @@ def lane_of(batch: RecordedBatch, run: dict[str, object] | None) -> Lane:
     Raises:
         UserError: The model cannot be made here, as its key is not in the environment.
     """
+    return lane_of_model(name_of(batch, run))
+
+
+def name_of(batch: RecordedBatch, run: dict[str, object] | None) -> str:
+    """The name of a batch's model, as it was given where that is known."""
     named = run.get('model') if run is not None else None
     # A run's own name may say more than the journal does, such as the endpoint.
     if isinstance(named, str) and named.partition(':')[2] == batch.model:
-        return lane_of_model(named)
-    return lane_of_model(f'{batch.lane}:{batch.model}')
+        return named
+    return f'{batch.lane}:{batch.model}'

@@ -24,7 +24,7 @@ from pydantic_ai_batch.rows.record_json import unpack
 from pydantic_ai_batch.rows.records import RowResult
 from pydantic_ai_batch.wording import counted
 
-from .cancelling import lane_of
+from .cancelling import lane_of, name_of
 from .options import RunOptions
 from .summary import summary_of
 
@@ -93,7 +93,7 @@ def _table(overview: Overview, asked: dict[str, tuple[str, dict[str, int]]]) -> 
     rows: Any = run['input']['rows'] if run is not None else None
     done = ', '.join(f'{count:,} {status}' for status, count in overview.rows.items()) or 'none yet'
     title = f'{overview.path}: {counted(rows, "row")}, done with: {done}' if rows is not None else str(overview.path)
-    heads = ('model', 'requests', 'done', 'status', 'since')
+    heads = ('model', 'requests', 'done', 'status', 'age')
     table = Table(Column('batch', overflow='fold'), *heads, title=title, title_justify='left')
     for recorded in overview.batches:
         status, counts = asked.get(recorded.tag, (_state(recorded), {}))
@@ -102,11 +102,11 @@ def _table(overview: Overview, asked: dict[str, tuple[str, dict[str, int]]]) -> 
         processed = counts.get('completed', 0) + counts.get('failed', 0)
         table.add_row(
             recorded.batch.id if recorded.batch is not None else f'tag {recorded.tag}',
-            f'{recorded.lane}:{recorded.model}',
+            name_of(recorded, overview.run),
             f'{recorded.requests:,}',
             f'{recorded.requests if not recorded.open else processed:,}',
             status,
-            _since(recorded.created_at),
+            _age(recorded.created_at),
         )
     return table
 
@@ -116,7 +116,7 @@ def _state(recorded: RecordedBatch) -> str:
     return words[recorded.state]
 
 
-def _since(time: datetime) -> str:
+def _age(time: datetime) -> str:
     minutes = int((utc(SYSTEM_CLOCK) - time).total_seconds() // 60)
     return f'{minutes // 60}:{minutes % 60:02} h'
 

@@ -24,7 +24,7 @@ _SUFFIXES = ('.gz', '.csv', '.tsv', '.jsonl', '.ndjson', '.parquet')
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Everything that decides what a run sends, and where its answers go."""
+    """Everything that decides what a run sends, what stops it, and where its answers go."""
 
     rows: str
     """The input: a path, or `-`."""
@@ -56,6 +56,11 @@ class RunOptions:
     max_resubmissions: int = 2
     window: float | None = None
     """Hours that the provider has for a batch."""
+
+    canary: int | None = None
+    max_failures: str | None = None
+    max_cost: str | None = None
+    """These three are the guards, which hold again when the journal alone goes on with the run."""
 
     poll: float = 30.0
     """Seconds after which a batch is first looked at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import BinaryIO
 
 from rich.console import Console
 from rich.table import Table
@@ -21,13 +22,17 @@ _WIDE = 2_000
 """How much of the first request is shown."""
 
 
-async def plan_of(options: RunOptions) -> BatchPlan:
+async def plan_of(options: RunOptions, piped: BinaryIO | None = None) -> BatchPlan:
     """The plan of a run.
+
+    Args:
+        options: What is asked of it.
+        piped: What standard input held, if the rows came from there and are wanted again.
 
     Raises:
         UserError: Something is wrong with it.
     """
-    with open_rows(options.rows, format=options.format, delimiter=options.delimiter) as source:
+    with open_rows(options.rows, format=options.format, delimiter=options.delimiter, stdin=piped) as source:
         return await planned(options.job(), source, options.batches)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic_ai.exceptions import UserError
@@ -54,7 +55,9 @@ async def show_provider(provider: str, journals: Sequence[Path], *, limit: int, 
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    table = Table(Column('batch', overflow='fold'), 'model', 'status', 'requests', 'created', 'journal')
+    # What is cut of a time says nothing.
+    created = Column('created (UTC)', no_wrap=True, min_width=16)
+    table = Table(Column('batch', overflow='fold'), 'model', 'status', 'requests', created, 'journal')
     for one in found:
         journal = one['journal'] or '[yellow]none: an orphan[/yellow]'
         table.add_row(
@@ -62,7 +65,7 @@ async def show_provider(provider: str, journals: Sequence[Path], *, limit: int, 
             str(one['model']),
             str(one['status']),
             str(one['requests']),
-            str(one['created_at']),
+            f'{datetime.fromisoformat(str(one["created_at"])).astimezone(UTC):%Y-%m-%d %H:%M}',
             str(journal),
         )
     Console().print(table)

@@ -9,8 +9,9 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from rich.console import Console
 
@@ -20,6 +21,7 @@ from pydantic_ai_batch.exceptions import RunStopped
 from pydantic_ai_batch.journal import Journal
 from pydantic_ai_batch.progress import TerminalProgress
 from pydantic_ai_batch.rows.base import RowSource
+from pydantic_ai_batch.rows.formats import format_of
 from pydantic_ai_batch.rows.guards import Guards
 from pydantic_ai_batch.rows.plan import caveats_of
 from pydantic_ai_batch.rows.records import RowResult
@@ -31,6 +33,7 @@ from pydantic_ai_batch.wording import counted
 
 from .cancelling import cancel_open
 from .options import RunOptions
+from .piped import keep, rows_beside
 from .summary import Summary
 from .table import Columns
 
@@ -69,9 +72,22 @@ class Manner:
 
 
 async def run_file(
-    options: RunOptions, journal: Path | None, guards: Guards, manner: Manner, clock: Clock = SYSTEM_CLOCK
+    options: RunOptions,
+    journal: Path | None,
+    guards: Guards,
+    manner: Manner,
+    clock: Clock = SYSTEM_CLOCK,
+    piped: BinaryIO | None = None,
 ) -> int:
     """Run the rows of a file, and return the exit code.
+
+    Args:
+        options: What is asked of the run.
+        journal: Where it is recorded.
+        guards: What may stop it.
+        manner: How it is waited for.
+        clock: What time is read from and slept on.
+        piped: What standard input held, if the rows came from there.
 
     Raises:
         UserError: Something is wrong. Nothing was sent.
@@ -80,12 +96,14 @@ async def run_file(
     job = options.job()
     display = _Display(None if manner.quiet else TerminalProgress(console, clock=clock))
     kept_in = Journal(journal) if journal is not None else None
-    with open_rows(options.rows, format=options.format, delimiter=options.delimiter) as source:
+    with open_rows(options.rows, format=options.format, delimiter=options.delimiter, stdin=piped) as source:
         opened = opened_run(job, source, options.batches, clock, kept_in, display, guards, command=options.kept())
         async with opened as run:
             columns = Columns.of(source, job.outputs.output_type)
             # Whether it can be written shows before anything is paid for.
-            _open(options, source, columns).discard()
+            _open(options, source, columns, stdout=BytesIO()).discard()
+            if piped is not None and journal is not None and not (manner.again and rows_beside(journal).exists()):
+                await asyncio.to_thread(keep, piped, journal)
             if not manner.quiet:
                 _tell(console, run, options, journal, manner)
             end = await _send(run, manner, console, kept_in, display)
@@ -113,8 +131,13 @@ async def run_file(
     return FAILED if summary.failed else OK
 
 
-def _open(options: RunOptions, source: RowSource, columns: Columns) -> Any:
-    return open_output(options.to, columns.all, format=options.output_format, delimiter=options.delimiter, like=source)
+def _open(options: RunOptions, source: RowSource, columns: Columns, stdout: BinaryIO | None = None) -> Any:
+    format, delimiter = options.output_format, options.delimiter
+    if options.to == '-' and format is None:
+        # It has no suffix to go by.
+        how = format_of(options.rows, format=options.format, delimiter=delimiter)
+        format, delimiter = how.format, how.delimiter if how.format == 'csv' else None
+    return open_output(options.to, columns.all, format=format, delimiter=delimiter, stdout=stdout, like=source)
 
 
 def _tell(console: Console, run: RowRun, options: RunOptions, journal: Path | None, manner: Manner) -> None:
