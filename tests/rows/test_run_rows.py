@@ -515,6 +515,42 @@ async def test_everything_that_is_wrong_with_rows_is_listed_and_nothing_sent(
     assert fake.calls == []
 
 
+async def test_unreadable_rows_do_not_hide_what_is_wrong_with_others(
+    fake: FakeProviders, clock: ManualClock, model: OpenAIResponsesModel, tmp_path: Path
+):
+    lines = [
+        '{"id": 1, "input": "fine"}',
+        '{"id": 2, "input": NaN}',
+        '{"id": 1, "input": "again"}',
+        '{"id": 4, "input": " "}',
+        'no JSON',
+        '{"id": 6, "input": "a", "max_tokens": 5}',
+    ]
+    (tmp_path / 'rows.jsonl').write_text('\n'.join(lines))
+    with pytest.raises(InputProblems) as refused:
+        await all_of(clock, tmp_path / 'rows.jsonl', model=model, max_tokens=9)
+    assert [problem.line for problem in refused.value.problems] == [2, 3, 4, 5, 6]
+    assert "Row '6': `max_tokens` has different values" in str(refused.value)
+    assert fake.calls == []
+
+
+async def test_a_header_that_is_wrong_is_said_alone(clock: ManualClock, model: OpenAIResponsesModel, tmp_path: Path):
+    (tmp_path / 'rows.csv').write_text('id,input,input\n1,a,b\n1,,\n')
+    with pytest.raises(InputProblems) as refused:
+        await all_of(clock, tmp_path / 'rows.csv', model=model)
+    assert [problem.reason for problem in refused.value.problems] == ['two columns go by the name `input`']
+
+
+async def test_every_conflict_is_told(fake: FakeProviders, clock: ManualClock, model: OpenAIResponsesModel):
+    rows = [{'input': 'a', 'max_tokens': count} for count in (9, 5, 9, *range(10, 40))]
+    with pytest.raises(ParameterConflict) as refused:
+        await all_of(clock, rows, model=model, max_tokens=9)
+    assert str(refused.value).startswith("31 rows have conflicting parameters:\nRow '2': `max_tokens`")
+    assert str(refused.value).endswith('… and 11 more')
+    assert (refused.value.row, refused.value.parameter) == ('2', 'max_tokens')
+    assert fake.calls == []
+
+
 @pytest.mark.parametrize(
     ('rows', 'settings', 'says'),
     [

@@ -45,16 +45,17 @@ class CsvSource(TextSource):
             elif trouble is None:
                 self._add(begin, line)
         if not header:
-            problems.insert(0, Problem(1, 'there is no header, which is the line with the names of the columns'))
+            reason = 'there is no header, which is the line with the names of the columns'
+            problems.insert(0, Problem(1, reason, of_all=True))
         return problems
 
     def _take_header(self, line: int, record: list[str]) -> Iterator[Problem]:
         self.columns = tuple(name.strip() for name in record)
         for number, name in enumerate(self.columns, 1):
             if not name:
-                yield Problem(line, f'column {number} has no name')
+                yield Problem(line, f'column {number} has no name', of_all=True)
             elif name in self.columns[: number - 1]:
-                yield Problem(line, f'two columns go by the name `{name}`')
+                yield Problem(line, f'two columns go by the name `{name}`', of_all=True)
 
     def _parse(self, text: bytes) -> dict[str, Any]:
         lines = [line.decode('utf-8', 'replace') for line in text.splitlines(keepends=True)]

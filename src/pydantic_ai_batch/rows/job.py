@@ -28,6 +28,7 @@ from .identity import find_id_column
 from .outputs import Outputs
 from .parameters import JobParameters, parameter_columns
 from .preparing import Prepared, prepare
+from .problems import problems_error, unreadable_error
 from .prompting import DEFAULT_INPUT_COLUMN, Prompting
 from .raw_requests import RawRequests, is_raw
 from .row_requests import PromptRequests, RowRequests
@@ -114,11 +115,27 @@ class RowJob:
     def requests(
         self, source: RowSource, settings: BatchSettings, journal: Journal | None, clock: Clock = SYSTEM_CLOCK
     ) -> RowRequests:
-        """The requests of an input that was read.
+        """The requests of an input, which is read if it was not.
 
         Raises:
-            UserError: A column is not there.
+            InputProblems: It cannot be read.
+            UserError: It has no rows, or a column is not there.
         """
+        if (unreadable := unreadable_error(source)) is not None:
+            raise unreadable
+        if not len(source):
+            raise UserError(f'{source.name} has no rows.')
+        try:
+            return self._requests(source, settings, journal, clock)
+        except UserError as error:
+            if unreadable := [problem for problem in source.read() if problem.place is None]:
+                # A column may be missing for that.
+                raise problems_error(source, unreadable) from error
+            raise
+
+    def _requests(
+        self, source: RowSource, settings: BatchSettings, journal: Journal | None, clock: Clock
+    ) -> RowRequests:
         id_column = find_id_column(source, self.id_column)
         parameters = JobParameters(
             model=self.model_name,

@@ -9,7 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from pydantic_ai.exceptions import ModelAPIError, UserError
+from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.settings import ModelSettings
 
 from pydantic_ai_batch.chunks import Chunk, Row, fill
@@ -25,7 +25,6 @@ from .formats import Format
 from .job import ModelLike, RowJob
 from .parameters import parameter_columns
 from .preparing import Prepared
-from .problems import problems_error
 from .source import open_rows
 
 _BYTES_PER_TOKEN = 4
@@ -175,10 +174,6 @@ def plan_batch(
 
 async def planned(job: RowJob, source: RowSource, settings: BatchSettings) -> BatchPlan:
     """The plan of a job over an input."""
-    if unreadable := [problem for problem in source.read() if problem.place is None]:
-        raise problems_error(source, unreadable)
-    if not len(source):
-        raise UserError(f'{source.name} has no rows.')
     requests = job.requests(source, settings, None, SYSTEM_CLOCK)
     prepared = await job.prepare(source, requests, lambda lane: lane.ask(settings.window))
     chunks: list[PlanChunk] = []

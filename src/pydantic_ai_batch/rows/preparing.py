@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
@@ -17,7 +17,7 @@ from pydantic_ai_batch.wording import listed
 
 from .base import RowSource
 from .identity import check_ids, id_of
-from .problems import Problem, problems_error
+from .problems import SHOWN, Problem, problems_error
 from .raw_requests import RawRequests
 from .row_requests import FaultyRows, RowRequests
 from .targets import Targets
@@ -64,6 +64,7 @@ async def prepare(
     # What is wrong with the model of the job is wrong with no row.
     targets.check(raw=isinstance(requests, RawRequests))
     settings: dict[tuple[int, str], int] = {}
+    conflicts: list[ParameterConflict] = []
     faulty = {problem.place for problem in faults}
     for row in source:
         if row.place % _TURN == _TURN - 1:
@@ -76,18 +77,34 @@ async def prepare(
             target = targets.of_row[-1]
             for name in parameters.settings or ():
                 settings.setdefault((target, name), row.place)
-        except (ParameterConflict, NoBatchLane):
+        except NoBatchLane:
             raise
+        except ParameterConflict as conflict:
+            conflicts.append(conflict)
+            problems.append(Problem(row.line, conflict.message))
         except UserError as error:
             problems.append(Problem(row.line, error.message))
     if problems:
-        raise problems_error(source, problems)
+        alone = len(conflicts) == len(problems)
+        raise _all_of(conflicts) if alone else problems_error(source, problems)
     for target, lane in enumerate(targets.lanes):
         refuse_settings(lane.model, None)
         await requests.begin(lane, targets.of_row.index(target))
     await _refuse_dropped(requests, targets, settings)
     named = {problem.place: problem.at(source) for problem in faults if problem.place is not None}
     return Prepared(source, FaultyRows(requests, named), targets, faults)
+
+
+def _all_of(conflicts: Sequence[ParameterConflict]) -> ParameterConflict:
+    """One error for all conflicts, which stands for the first."""
+    first = conflicts[0]
+    if len(conflicts) == 1:
+        return first
+    lines = [conflict.message for conflict in conflicts[:SHOWN]]
+    if len(conflicts) > SHOWN:
+        lines.append(f'… and {len(conflicts) - SHOWN:,} more')
+    message = '\n'.join([f'{len(conflicts):,} rows have conflicting parameters:', *lines])
+    return ParameterConflict(message, parameter=first.parameter, row=first.row, places=first.places)
 
 
 def _id_or_number(source: RowSource, place: int, id_column: str | None) -> str:

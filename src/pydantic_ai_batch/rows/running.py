@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic_ai.exceptions import UserError
-
 from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.events import Listener
 from pydantic_ai_batch.journal import Journal, refuse_unfindable
@@ -21,7 +19,6 @@ from .base import RowSource
 from .guards import Guards
 from .job import RowJob, refuse_changes
 from .kept_results import KeptResults
-from .problems import Problem, problems_error
 from .row_run import RowRun
 
 
@@ -53,11 +50,6 @@ async def opened_run(
         RunChanged: The journal has another run. Nothing was sent.
         UserError: Something else is wrong. Nothing was sent.
     """
-    unreadable = [problem for problem in source.read() if problem.place is None]
-    if unreadable:
-        raise _all_problems(source, unreadable)
-    if not len(source):
-        raise UserError(f'{source.name} has no rows.')
     requests = job.requests(source, settings, journal, clock)
 
     def ask(lane: Lane) -> Lane:
@@ -93,7 +85,3 @@ async def opened_run(
         yield run
     finally:
         kept.close()
-
-
-def _all_problems(source: RowSource, problems: list[Problem]) -> Exception:
-    return problems_error(source, problems)
