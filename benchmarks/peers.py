@@ -18,10 +18,12 @@ def python_of(package: str, *, install: bool) -> Path | None:
     Ours is the source here, without what its development needs, and which takes time and memory when it is imported.
     """
     python = ENVIRONMENTS / package / 'bin' / 'python'
-    if python.exists() or not install:
+    # What ours needs may be another thing by now.
+    if not install or (python.exists() and package != OURS):
         return python if python.exists() else None
     try:
-        subprocess.run([sys.executable, '-m', 'venv', str(python.parents[1])], check=True)
+        if not python.exists():
+            subprocess.run([sys.executable, '-m', 'venv', str(python.parents[1])], check=True)
         what = ['--editable', str(ENVIRONMENTS.parent)] if package == OURS else [package]
         pip = [str(python), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *what]
         subprocess.run(pip, check=True)

@@ -197,6 +197,55 @@ def test_a_schema_makes_columns_of_its_fields(command: Command, fake: FakeProvid
     }
 
 
+def test_an_answer_that_is_not_as_the_schema_has_it_is_asked_for_again(
+    command: Command, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(request: FakeRequest) -> Any:
+        fits = request.text == 'good' or 'is not as the schema has it' in json.dumps(request.body)
+        score = 3 if fits else 9
+        return FakeToolCall(request.tools[0].name, {'score': score})
+
+    schema = {'type': 'object', 'properties': {'score': {'type': 'integer', 'maximum': 5}}, 'required': ['score']}
+    (tmp_path / 'score.json').write_text(json.dumps(schema), 'utf-8')
+    (tmp_path / 'rows.csv').write_text('id,input\n1,good\n2,bad\n', 'utf-8')
+    with FakeProviders(answer, clock=clock) as fake:
+        for name, value in fake.openai.environment.items():
+            monkeypatch.setenv(name, value)
+        assert command('run', 'rows.csv', '-m', MODEL, '--schema', 'score.json').exit_code == 0
+        assert [len(batch.requests) for batch in fake.openai.batches.values()] == [2, 1]
+    assert [row['score'] for row in read(tmp_path / 'rows.answers.csv')] == ['3', '3']
+
+
+def test_an_answer_that_is_never_as_the_schema_has_it_is_an_error(
+    command: Command, fake: FakeProviders, tmp_path: Path
+) -> None:
+    schema = {'type': 'object', 'properties': {'score': {'type': 'string'}}}
+    (tmp_path / 'score.json').write_text(json.dumps(schema), 'utf-8')
+    (tmp_path / 'rows.csv').write_text('id,input\n1,hello\n', 'utf-8')
+    assert command('run', 'rows.csv', '-m', MODEL, '--schema', 'score.json').exit_code == 1
+    [row] = read(tmp_path / 'rows.answers.csv')
+    assert (row['status'], row['score']) == ('error', '')
+    assert float(row['cost']) > 0
+
+
+@pytest.mark.parametrize(
+    ('schema', 'reason'),
+    [
+        ({'type': 'object', 'properties': {'a': 5}}, "is none, at ['properties']['a']: 5 is not of types"),
+        ({'type': 'object', 'properties': {'a': {'$ref': 'http://localhost/a.json'}}}, 'nothing is fetched'),
+    ],
+)
+def test_a_schema_that_is_none_is_refused(
+    command: Command, fake: FakeProviders, reviews: Path, schema: dict[str, Any], reason: str
+) -> None:
+    reviews.with_name('wrong.json').write_text(json.dumps(schema), 'utf-8')
+    result = run_reviews(command, '--schema', 'wrong.json')
+    assert result.exit_code == 2
+    assert 'The schema wrong.json' in result.output
+    assert reason in ' '.join(result.output.split())
+    assert not fake.openai.calls
+
+
 def test_columns_of_ours_that_the_input_has_already_are_renamed(
     command: Command, fake: FakeProviders, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from pydantic_ai_batch.wording import listed
 from .agent_requests import AgentRequests
 from .base import RowSource
 from .identity import find_id_column
+from .json_schema import JsonSchema
 from .outputs import Outputs
 from .parameters import JobParameters, parameter_columns
 from .preparing import Prepared, prepare
@@ -56,6 +57,9 @@ class RowJob:
 
     output_type: Any = str
     """What an answer has to be, as an agent takes it."""
+
+    schema: JsonSchema | None = None
+    """What holds answers to their JSON schema, where their type is one."""
 
     id_column: str | None = None
     """The column of the IDs. `None` is `id` where there is one, and the number of the row where there is not."""
@@ -89,7 +93,10 @@ class RowJob:
             return self.model
         if self.output_type is str:
             return None
-        return Agent(output_type=self.output_type, instructions=self.instructions)
+        agent: Agent[Any, Any] = Agent(output_type=self.output_type, instructions=self.instructions)
+        if self.schema is not None:
+            agent.output_validator(self.schema.check)
+        return agent
 
     @cached_property
     def asked(self) -> Model | str | None:

@@ -17,6 +17,7 @@ from pydantic_ai.exceptions import UserError
 
 from pydantic_ai_batch.rows.formats import Format
 from pydantic_ai_batch.rows.job import RowJob
+from pydantic_ai_batch.rows.json_schema import JsonSchema
 from pydantic_ai_batch.settings import BatchSettings
 
 _SUFFIXES = ('.gz', '.csv', '.tsv', '.jsonl', '.ndjson', '.parquet')
@@ -106,6 +107,7 @@ class RunOptions:
             prompt=self.prompt,
             instructions=self.instructions,
             output_type=self._type(),
+            schema=None if self.schema is None else JsonSchema(self.schema, _schema(self.schema)),
             id_column=self.id_column,
             input_column=self.input_column,
             temperature=self.temperature,
