@@ -614,6 +614,8 @@ JOURNAL = 'reviews.answers.csv.journal'
 def test_a_run_that_was_left_is_collected_by_another_process(slow: FakeProviders, reviews: Path) -> None:
     code, output = finished(process(reviews.parent, *RUN, '--detach'))
     assert (code, 'collect reviews.answers.csv.journal' in output) == (3, True)
+    # And nothing of it twice.
+    assert 'goes on' not in output
     assert not reviews.with_name('reviews.answers.csv').exists()
     code, _ = finished(process(reviews.parent, 'collect', JOURNAL))
     assert code == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import ModelOf
+from lanes.harness import EVERY, Harness, close, harness_of
 from lanes.native_model import NativeModel
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models.fallback import FallbackModel
@@ -21,9 +22,15 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai_batch import Journal, RowResult, run_rows
 from pydantic_ai_batch.events import BatchEvent
 from pydantic_ai_batch.exceptions import InputProblems, NoBatchLane, ParameterConflict, RunChanged
-from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, ManualClock
+from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
 from .scenes import all_of, asked, echo, sizes, statuses
+
+
+@pytest.fixture(params=[harness.name for harness in EVERY])
+def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    return harness_of(request.param, monkeypatch)
+
 
 ROWS = [{'id': f'row-{n}', 'text': f'text {n}', 'kept': n} for n in range(30)]
 PROMPT = 'Say: {{ text }}'
@@ -209,6 +216,19 @@ async def test_an_answer_that_is_no_text_is_still_an_answer(clock: ManualClock, 
     with FakeProviders(lambda request: body_of(request, ''), clock=clock) as fake:
         [result] = await all_of(clock, ['hello'], model=model_of(fake))
     assert (result.status, result.output) == ('ok', '')
+
+
+async def test_a_tool_that_is_called_without_a_word_is_no_answer_to_a_row_of_text(clock: ManualClock, harness: Harness):
+    if harness.lane == 'openai-compatible':
+        pytest.skip('Rows have no setting by which that lane is chosen.')
+    with FakeProviders(lambda request: FakeToolCall('look', {'at': 'it'}), clock=clock) as fake:
+        model, client = harness.make(fake, 'test')
+        [result] = await all_of(clock, ['hello'], model=model)
+        await close(client)
+    assert (result.status, result.output) == ('error', None)
+    assert result.error == 'The model called `look`, which the row has not, and said nothing.'
+    assert 'look' in json.dumps(result.raw)
+    assert result.usage is not None
 
 
 # Leaving

@@ -14,6 +14,7 @@ from pydantic_ai_batch.lanes.base import Lane, NotRun
 from pydantic_ai_batch.lanes.errors import error_object
 from pydantic_ai_batch.list_call import Outcome
 from pydantic_ai_batch.pricing import price_of
+from pydantic_ai_batch.wording import listed
 
 from .records import RowResult, Status
 
@@ -41,6 +42,10 @@ def record_of(
     if isinstance(outcome, ModelResponse):
         price = price_of(outcome, lane.info)
         status = status_of_answer(outcome.finish_reason)
+        error = unfinished(status, outcome)
+        if status == 'ok' and not outcome.text and (called := _called(outcome)):
+            # A row that is a run of an agent goes on from here, and has its error taken back.
+            status, error = 'error', f'The model called {called}, which the row has not, and said nothing.'
         return RowResult(
             id=row_id,
             status=status,
@@ -51,7 +56,7 @@ def record_of(
             cost=price and price.batch,
             live_cost=price and price.live,
             finish_reason=outcome.finish_reason,
-            error=unfinished(status, outcome),
+            error=error,
             batch_id=batch_id,
             raw=raw,
         )
@@ -63,6 +68,11 @@ def record_of(
         batch_id=batch_id,
         raw=raw,
     )
+
+
+def _called(response: ModelResponse) -> str:
+    """The tools that an answer calls, in words."""
+    return listed([f'`{name}`' for name in dict.fromkeys(call.tool_name for call in response.tool_calls)])
 
 
 def words_of(error: Exception) -> str:

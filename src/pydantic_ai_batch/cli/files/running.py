@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -215,9 +216,22 @@ async def _send(
             await sending
         return 'done'
     finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        with _without_warnings():
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
         restore()
+
+
+@contextmanager
+def _without_warnings() -> Generator[None]:
+    """Leave out what the log says of batches that are left, as the command says it itself."""
+    log = logging.getLogger('pydantic_ai_batch')
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _on_interrupt(interrupted: asyncio.Event) -> Callable[[], None]:
