@@ -148,6 +148,10 @@ class ResultIntegrityError(_BatchError):
     """
 
 
+class RowMismatch(ResultIntegrityError):
+    """The answer to a row has the token of another one, with which `verify` marks a sample of rows."""
+
+
 class ResultsGone(_BatchError):
     """A batch ended with results, by the provider's own count, and the provider returns none of them any more."""
 

@@ -325,6 +325,15 @@ def test_a_trial_that_fails_stops_the_run(command: Command, fake: FakeProviders,
     assert [len(batch.requests) for batch in fake.openai.batches.values()] == [2]
 
 
+def test_rows_are_verified_and_the_summary_says_how_many(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    result = run_reviews(command, '--verify', '2')
+    # It answers with the prompt, and so with the token.
+    assert '1 of the sampled rows brought their own token back' in result.output
+    assert '[[row-' not in reviews.with_name('reviews.answers.csv').read_text('utf-8')
+    again = run_reviews(command, '--verify', '3')
+    assert (again.exit_code, 'the number of rows that are verified (2 then, 3 now)' in again.output) == (2, True)
+
+
 def test_retry_sends_what_failed_and_nothing_else(
     command: Command, fake: FakeProviders, mended: list[bool], reviews: Path
 ) -> None:

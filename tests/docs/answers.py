@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic_ai_batch.testing import Answer, FakeError, FakeRequest, FakeToolCall, auto_answer
@@ -34,10 +35,17 @@ ANSWERS: dict[str, Any] = {
 """Answers by the prompt. A `dict` is the arguments of the agent's output tool."""
 
 
+_VERIFIED = re.compile(r'(.*)\n\nEnd your answer with .* (\[\[row-\w+\]\]) .*')
+"""A prompt of the sample of `--verify`."""
+
+
 def answer(request: FakeRequest) -> Answer:
     """Answer a prompt of the documentation, or any other as the fakes do by themselves."""
     if request.text == 'Overloaded at first.':
         return 'Answered by the second batch.' if request.attempt else FakeError(503, None, 'Overloaded.')
+    if (asked := _VERIFIED.fullmatch(request.text)) is not None:
+        # As a model does that heeds what it is asked to end with.
+        return f'{ANSWERS[asked[1]]}\n{asked[2]}'
     if request.text not in ANSWERS:
         return auto_answer(request)
     given = ANSWERS[request.text]

@@ -57,6 +57,10 @@ OutputFormat = Annotated[
     Literal['csv', 'jsonl', 'parquet'] | None, typer.Option(help='The format of the output, if not by suffix.')
 ]
 Delimiter = Annotated[str | None, typer.Option(help='The delimiter of CSV files.')]
+Verify = Annotated[
+    int | None,
+    typer.Option(help='Prove on that many rows that answers are those of their rows, by tokens in their prompts.'),
+]
 MaxRequests = Annotated[int | None, typer.Option(help='The most requests in a batch.  [default: as many as go]')]
 MaxBytes = Annotated[int | None, typer.Option(help='The most bytes in a batch.')]
 Window = Annotated[float | None, typer.Option(help='Hours that the provider has for a batch.')]
@@ -124,6 +128,7 @@ def run(
     detach: Annotated[bool, typer.Option('--detach', help='Leave when everything is sent.')] = False,
     wait: Wait = None,
     on_interrupt: OnInterruptOption = 'ask',
+    verify: Verify = None,
     canary: Annotated[
         int | None, typer.Option(help='Send that many rows first, and the others if enough of them are answered.')
     ] = None,
@@ -164,6 +169,7 @@ def run(
             max_bytes=max_bytes,
             max_resubmissions=max_resubmissions,
             window=window,
+            verify=verify,
             canary=canary,
             max_failures=max_failures,
             max_cost=max_cost,
@@ -207,6 +213,7 @@ def plan(
     temperature: Temperature = None,
     max_tokens: MaxTokens = None,
     settings: Settings = None,
+    verify: Verify = None,
     format: FormatOption = None,
     delimiter: Delimiter = None,
     max_requests: MaxRequests = None,
@@ -230,6 +237,7 @@ def plan(
             temperature=temperature,
             max_tokens=max_tokens,
             settings=settings,
+            verify=verify,
             format=format,
             delimiter=delimiter,
             max_requests=max_requests,

@@ -52,6 +52,7 @@ async def run_rows(
     format: Format | None = None,
     delimiter: str | None = None,
     canary: int | None = None,
+    verify: int | None = None,
     max_failures: float | int | None = None,
     max_cost: Decimal | float | None = None,
     max_requests: int | None = None,
@@ -88,6 +89,8 @@ async def run_rows(
         format: The format of the file, if it is not that of its suffix.
         delimiter: The character between two fields of a CSV file.
         canary: How many rows are sent first. The others follow if enough of those are answered.
+        verify: How many rows, spread over all, have a token in their prompt, which is taken out of their answers again.
+            An answer with the token of another row stops the run.
         max_failures: How many rows, or which share of them, may fail before no further batch is sent. Batches go one
             after the other then.
         max_cost: How much the answers may cost, in US dollars, before no further batch is sent.
@@ -108,7 +111,8 @@ async def run_rows(
         InputProblems: Something is wrong with rows; all of it is listed. Nothing was sent.
         ParameterConflict: A parameter has different values in two places. Nothing was sent.
         RunChanged: The journal has a run of other rows, or with other settings. Nothing was sent.
-        RunStopped: `canary`, `max_failures` or `max_cost` stopped it. The results that there are were yielded before.
+        RunStopped: `canary`, `max_failures`, `max_cost` or `verify` stopped it. The results that there are were yielded
+            before.
         UserError: Something else is wrong with the call. Nothing was sent.
         NoBatchLane: A model cannot be batched. Nothing was sent.
         JournalError: The journal cannot be used. Nothing was sent.
@@ -133,8 +137,14 @@ async def run_rows(
         temperature=temperature,
         max_tokens=max_tokens,
         model_settings=model_settings,
+        verify=verify,
     )
-    guards = Guards(canary=canary, max_failures=max_failures, max_cost=None if max_cost is None else _dollars(max_cost))
+    guards = Guards(
+        canary=canary,
+        max_failures=max_failures,
+        max_cost=None if max_cost is None else _dollars(max_cost),
+        verify=verify,
+    )
     listener = listener_of(progress, clock)
     with open_rows(rows, format=format, delimiter=delimiter) as source:
         try:
@@ -166,6 +176,7 @@ async def batch_map(
     max_tokens: int | None = None,
     model_settings: ModelSettings | None = None,
     canary: int | None = None,
+    verify: int | None = None,
     max_requests: int | None = None,
     max_bytes: int | None = None,
     max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
@@ -191,6 +202,8 @@ async def batch_map(
         max_tokens: The most tokens of an answer.
         model_settings: Other settings.
         canary: How many items are sent first. The others follow if enough of those are answered.
+        verify: How many items, spread over all, have a token in their prompt, which is taken out of their answers
+            again. An answer with the token of another item stops the run.
         max_requests: The most requests in a batch. `None` is the lane's own limit.
         max_bytes: The most bytes in a batch, as encoded. `None` is the lane's own limit.
         max_resubmissions: How many times a request that failed in a way that passes is submitted again.
@@ -206,7 +219,7 @@ async def batch_map(
 
     Raises:
         RowFailed: An item failed, and `errors` is `'raise'`.
-        RunStopped: The trial of `canary` failed.
+        RunStopped: The trial of `canary` failed, or an answer had the token of another item.
         UserError: Something is wrong with the call. Nothing was sent.
         NoBatchLane: The model cannot be batched. Nothing was sent.
     """
@@ -233,6 +246,7 @@ async def batch_map(
         model_settings=model_settings,
         ordered=True,
         canary=canary,
+        verify=verify,
         max_requests=max_requests,
         max_bytes=max_bytes,
         max_resubmissions=max_resubmissions,
@@ -266,6 +280,7 @@ def batch_map_sync(
     max_tokens: int | None = None,
     model_settings: ModelSettings | None = None,
     canary: int | None = None,
+    verify: int | None = None,
     max_requests: int | None = None,
     max_bytes: int | None = None,
     max_resubmissions: int = DEFAULT_MAX_RESUBMISSIONS,
@@ -291,6 +306,8 @@ def batch_map_sync(
         max_tokens: The most tokens of an answer.
         model_settings: Other settings.
         canary: How many items are sent first. The others follow if enough of those are answered.
+        verify: How many items, spread over all, have a token in their prompt, which is taken out of their answers
+            again. An answer with the token of another item stops the run.
         max_requests: The most requests in a batch. `None` is the lane's own limit.
         max_bytes: The most bytes in a batch, as encoded. `None` is the lane's own limit.
         max_resubmissions: How many times a request that failed in a way that passes is submitted again.
@@ -306,7 +323,7 @@ def batch_map_sync(
 
     Raises:
         RowFailed: An item failed, and `errors` is `'raise'`.
-        RunStopped: The trial of `canary` failed.
+        RunStopped: The trial of `canary` failed, or an answer had the token of another item.
         UserError: Something is wrong with the call, or an event loop is running on this thread. Nothing was sent.
         NoBatchLane: The model cannot be batched. Nothing was sent.
     """
@@ -322,6 +339,7 @@ def batch_map_sync(
             max_tokens=max_tokens,
             model_settings=model_settings,
             canary=canary,
+            verify=verify,
             max_requests=max_requests,
             max_bytes=max_bytes,
             max_resubmissions=max_resubmissions,

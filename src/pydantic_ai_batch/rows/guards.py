@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_ai.exceptions import UserError
 
+from pydantic_ai_batch.exceptions import RowMismatch
 from pydantic_ai_batch.lanes.base import Lane
 from pydantic_ai_batch.pricing import estimate
 from pydantic_ai_batch.wording import counted
@@ -35,6 +36,9 @@ class Guards:
 
     max_cost: Decimal | None = None
     """The most that a run may cost, in US dollars, as far as its answers' prices are known."""
+
+    verify: int | None = None
+    """How many rows have a token in their prompt that has to come back. The token of another row stops the run."""
 
     def __post_init__(self) -> None:
         if self.canary is not None and (isinstance(self.canary, bool) or self.canary < 1):
@@ -68,7 +72,7 @@ class Guards:
     @property
     def any(self) -> bool:
         """Whether there is a guard at all."""
-        return self.canary is not None or self.watchful
+        return self.canary is not None or self.verify is not None or self.watchful
 
     @property
     def watchful(self) -> bool:
@@ -90,6 +94,9 @@ class Watch:
     reasons: dict[str, int] = field(default_factory=dict[str, int])
     """How many rows failed for each reason."""
 
+    mismatch: str | None = None
+    """What is wrong with a row that was given the answer to another one."""
+
     def take(self, record: RowResult[Any]) -> None:
         """Take the record of a row in."""
         self.cost += record.cost or 0
@@ -97,11 +104,15 @@ class Watch:
             self.answered += 1
             return
         self.failed += 1
+        if record.error_class == RowMismatch.__name__:
+            self.mismatch = f'row {record.id!r} was given the answer to another row'
         reason = cause_of(record)
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def stop(self) -> str | None:
         """Why nothing more is to be sent, if that is so."""
+        if self.mismatch is not None:
+            return self.mismatch
         most, failed = self.guards.max_failures, counted(self.failed, 'row')
         if most is not None and self.failed > (most * self.rows if isinstance(most, float) else most):
             allowed = f'{most:.4g} of {self.rows:,}' if isinstance(most, float) else f'{most:,}'

@@ -34,6 +34,7 @@ from .prompting import DEFAULT_INPUT_COLUMN, Prompting
 from .raw_requests import RawRequests, is_raw
 from .row_requests import PromptRequests, RowRequests
 from .template import Template
+from .verifying import Verification
 
 ModelLike = Model | Agent[Any, Any] | str
 
@@ -61,6 +62,9 @@ class RowJob:
     schema: JsonSchema | None = None
     """What holds answers to their JSON schema, where their type is one."""
 
+    verify: int | None = None
+    """How many rows have a token in their prompt that has to come back."""
+
     id_column: str | None = None
     """The column of the IDs. `None` is `id` where there is one, and the number of the row where there is not."""
 
@@ -83,6 +87,10 @@ class RowJob:
             raise UserError('The prompts are made with `prompt`, or taken from `input_column`: leave one of them out.')
         if isinstance(self.model, Agent) and (self.output_type is not str or self.instructions is not None):
             raise UserError('An agent has its own instructions and output type: leave them out here.')
+        if self.verify is not None and (isinstance(self.verify, bool) or self.verify < 1):
+            raise UserError(f'`verify` must be a number of rows of at least 1, not {self.verify!r}.')
+        if self.verify is not None and self.agent is not None:
+            raise UserError('`verify` takes a token out of the text of answers, and these have a type: leave it out.')
         if self.prompt is not None and not self.prompt.strip():
             raise UserError('The `prompt` is blank.')
 
@@ -156,6 +164,11 @@ class RowJob:
                     f'The rows of {source.name} are requests as they are sent, with `url` and `body`: instructions and '
                     'output types are in their bodies.'
                 )
+            if self.verify is not None:
+                raise UserError(
+                    f'The rows of {source.name} are requests as they are sent, with `url` and `body`, so that `verify` '
+                    'can put nothing into their prompts: leave it out.'
+                )
             if parameters.resolved.settings:
                 raise UserError(
                     f'The rows of {source.name} are requests as they are sent, with `url` and `body`: '
@@ -175,7 +188,8 @@ class RowJob:
                 f'what its row is asked with: rename it in {source.name}, and in the template. Nothing was sent.'
             )
         if self.agent is None:
-            return PromptRequests(source, id_column, parameters, prompting)
+            sample = None if self.verify is None else Verification.of(source, id_column, self.verify)
+            return PromptRequests(source, id_column, parameters, prompting, sample)
         batching = BatchModelRequests(
             max_requests=settings.max_requests or 1_000,
             max_bytes=settings.max_bytes,
@@ -209,6 +223,7 @@ class RowJob:
             'max_tokens': self.max_tokens,
             'model_settings': to_jsonable_python(self.model_settings, fallback=repr),
             'output_type': self.outputs.digest if shape is not str else None,
+            'verify': self.verify,
         }
 
 
@@ -221,6 +236,7 @@ _WORDS = {
     'temperature': '`temperature`',
     'max_tokens': '`max_tokens`',
     'model_settings': 'the settings',
+    'verify': 'the number of rows that are verified',
     'output_type': 'the output type',
 }
 

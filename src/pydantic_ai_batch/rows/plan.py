@@ -126,6 +126,7 @@ def plan_batch(
     temperature: float | None = None,
     max_tokens: int | None = None,
     model_settings: ModelSettings | None = None,
+    verify: int | None = None,
     format: Format | None = None,
     delimiter: str | None = None,
     max_requests: int | None = None,
@@ -145,6 +146,7 @@ def plan_batch(
         temperature: The temperature of the answers.
         max_tokens: The most tokens of an answer, which the cost of the output is estimated by.
         model_settings: Other settings.
+        verify: How many rows have a token in their prompt that has to come back.
         format: The format of the file, if it is not that of its suffix.
         delimiter: The character between two fields of a CSV file.
         max_requests: The most requests in a batch. `None` is the lane's own limit, which caps any number.
@@ -167,6 +169,7 @@ def plan_batch(
         temperature=temperature,
         max_tokens=max_tokens,
         model_settings=model_settings,
+        verify=verify,
     )
     with open_rows(rows, format=format, delimiter=delimiter) as source:
         return run_apart(planned(job, source, settings))

@@ -21,6 +21,7 @@ from .identity import id_of
 from .light_reader import LightReader
 from .parameters import JobParameters, Parameters, resolve
 from .prompting import Prompting
+from .verifying import Verification
 
 
 @dataclass
@@ -109,6 +110,9 @@ class PromptRequests(RowRequests):
     """A prompt for each row, and nothing else."""
 
     prompting: Prompting
+    verification: Verification | None = None
+    """The sample of rows whose answers bring a token back, if there is one."""
+
     _templates: EncodeTemplates = field(default_factory=EncodeTemplates)
     _reader: LightReader = field(default_factory=LightReader)
 
@@ -122,6 +126,7 @@ class PromptRequests(RowRequests):
         prompt = self.prompting.prompt(row)
         if not isinstance(prompt, str):
             return await super().encode(lane, place)
+        prompt = self._asking(place, prompt)
         row_id = id_of(row, self.id_column)
         settings = cast('ModelSettings | None', self.resolved(row, row_id).settings)
 
@@ -135,21 +140,28 @@ class PromptRequests(RowRequests):
         row = self.row(place)
         row_id = id_of(row, self.id_column)
         settings = self.resolved(row, row_id).settings
+        prompt = self.prompting.prompt(row)
+        text = isinstance(prompt, str)
         return BatchRequest(
             custom_id=row_id,
-            messages=self.prompting.messages(row),
+            messages=self.prompting.asking(self._asking(place, prompt)) if text else self.prompting.messages(row),
             model_settings=cast('ModelSettings | None', settings),
         )
+
+    def _asking(self, place: int, prompt: str) -> str:
+        return prompt if self.verification is None else self.verification.asking(place, prompt)
 
     async def outcome(self, lane: Lane, place: int, result: BatchResult | NotRun) -> ModelResponse:
         """The response to a request, or whatever error it failed with."""
         if isinstance(result, NotRun):
             return await super().outcome(lane, place, result)
         row = self.row(place)
-        settings = self.resolved(row, id_of(row, self.id_column)).settings
-        return await self._reader.read(
+        row_id = id_of(row, self.id_column)
+        settings = self.resolved(row, row_id).settings
+        response = await self._reader.read(
             lane, result, repr(settings), lambda: super(PromptRequests, self).outcome(lane, place, result)
         )
+        return response if self.verification is None else self.verification.read(place, row_id, response)
 
 
 @dataclass

@@ -27,6 +27,8 @@ from .outputs import Outputs
 from .preparing import Prepared
 from .record_json import pack, unpack
 from .records import RowResult, Status
+from .row_requests import PromptRequests
+from .verifying import Verification
 
 Finish = Callable[[Lane, int, ModelResponse, RowResult[Any]], Awaitable[RowResult[Any]]]
 """Makes the record of a row of that by its first answer."""
@@ -109,6 +111,12 @@ class RowRun:
     def rows(self) -> int:
         """How many rows there are."""
         return len(self._done)
+
+    @property
+    def verification(self) -> Verification | None:
+        """What is proven of its sample, if it has one."""
+        requests = self._prepared.requests.requests
+        return requests.verification if isinstance(requests, PromptRequests) else None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -251,6 +259,9 @@ class RowRun:
     # Keeping
 
     async def _keep(self, place: int, record: RowResult[Any]) -> None:
+        if self.watch.mismatch is not None:
+            # Nothing that comes now is known to be this row's.
+            raise self._stopped_error()
         self.watch.take(record)
         self._marks[place] = _mark(record.status)
         output = self._outputs.dump(record.output)
@@ -263,6 +274,15 @@ class RowRun:
             await self._written.wait()
         if self._failure is not None:
             raise self._failure
+        if self.watch.mismatch is not None:
+            self.stopped = self.watch.stop()
+            raise self._stopped_error()
+
+    def _stopped_error(self) -> RunStopped:
+        return RunStopped(
+            self._prepared.targets.names[0],
+            f'The run was stopped: {self.stopped}. {self.settled:,} of {len(self._done):,} rows are done with.',
+        )
 
     async def _write(self) -> None:
         """Write results as they come, all there are at a time."""
@@ -311,10 +331,7 @@ class RowRun:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
         if self.stopped is not None:
-            raise RunStopped(
-                self._prepared.targets.names[0],
-                f'The run was stopped: {self.stopped}. {self.settled:,} of {len(self._done):,} rows are done with.',
-            )
+            raise self._stopped_error()
 
     def _ready(self, following: int, *, ordered: bool, over: bool) -> tuple[list[int], int]:
         """The next few rows that can be handed out, and the first one that was not looked at yet."""

@@ -58,6 +58,9 @@ class RunOptions:
     window: float | None = None
     """Hours that the provider has for a batch."""
 
+    verify: int | None = None
+    """How many rows have a token in their prompt that has to come back."""
+
     canary: int | None = None
     max_failures: str | None = None
     max_cost: str | None = None
@@ -113,6 +116,7 @@ class RunOptions:
             temperature=self.temperature,
             max_tokens=self.max_tokens,
             model_settings=cast('Any', _object(self.settings)),
+            verify=self.verify,
         )
 
     def _type(self) -> Any:

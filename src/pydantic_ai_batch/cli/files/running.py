@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -30,6 +30,7 @@ from pydantic_ai_batch.rows.row_run import RowRun
 from pydantic_ai_batch.rows.running import opened_run
 from pydantic_ai_batch.rows.sink import open_output
 from pydantic_ai_batch.rows.source import open_rows
+from pydantic_ai_batch.rows.verifying import Verification
 from pydantic_ai_batch.wording import counted
 
 from .cancelling import cancel_open
@@ -94,6 +95,7 @@ async def run_file(
         UserError: Something is wrong. Nothing was sent.
     """
     console = Console(stderr=True)
+    guards = replace(guards, verify=options.verify)
     job = options.job()
     display = _Display(None if manner.quiet else TerminalProgress(console, clock=clock))
     kept_in = Journal(journal) if journal is not None else None
@@ -122,6 +124,8 @@ async def run_file(
         Console(file=sys.stdout).print_json(data={**summary.to_json(), 'output': options.to})
     elif not manner.quiet:
         summary.show(console)
+        if run.verification is not None:
+            _say_what_is_proven(console, run.verification)
         if options.to != '-':
             console.print(f'Written to {_near(options.to)}', highlight=False)
         if summary.failed and journal is not None:
@@ -151,6 +155,13 @@ def _tell(console: Console, run: RowRun, options: RunOptions, journal: Path | No
         console.print(f'[dim]· {caveat}[/dim]', highlight=False)
     for problem in run.faults:
         console.print(f'[yellow]Not sent: {problem}[/yellow]', highlight=False)
+
+
+def _say_what_is_proven(console: Console, verification: Verification) -> None:
+    proven, silent = verification.proven, verification.silent
+    if proven or silent:
+        more = f'; {silent:,} had none, which proves nothing' if silent else ''
+        console.print(f'{proven:,} of the sampled rows brought their own token back{more}', highlight=False)
 
 
 def _say_how_to_go_on(console: Console, run: RowRun, journal: Path) -> None:
