@@ -13,7 +13,7 @@ from typing import Any, cast
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from rich.console import Console
 from rich.live import Live
-from rich.table import Column, Table
+from rich.table import Table
 
 from pydantic_ai_batch.clock import SYSTEM_CLOCK, utc
 from pydantic_ai_batch.compat import counts_of
@@ -25,6 +25,7 @@ from pydantic_ai_batch.rows.records import RowResult
 from pydantic_ai_batch.wording import counted
 
 from .cancelling import lane_of, name_of
+from .listing import listing, show
 from .options import RunOptions
 from .summary import summary_of
 
@@ -53,7 +54,7 @@ async def show_status(path: Path, *, ask: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_json(overview, asked), indent=2))
         return
-    Console().print(_table(overview, asked))
+    show(_table(overview, asked))
 
 
 async def watch(path: Path, *, every: float) -> None:
@@ -93,8 +94,7 @@ def _table(overview: Overview, asked: dict[str, tuple[str, dict[str, int]]]) -> 
     rows: Any = run['input']['rows'] if run is not None else None
     done = ', '.join(f'{count:,} {status}' for status, count in overview.rows.items()) or 'none yet'
     title = f'{overview.path}: {counted(rows, "row")}, done with: {done}' if rows is not None else str(overview.path)
-    heads = ('model', 'requests', 'done', 'status', 'age')
-    table = Table(Column('batch', overflow='fold'), *heads, title=title, title_justify='left')
+    table = listing('batch', 'model', 'requests', 'done', 'status', 'age', title=title)
     for recorded in overview.batches:
         status, counts = asked.get(recorded.tag, (_state(recorded), {}))
         if not counts and recorded.batch is not None:

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic_ai.exceptions import UserError
-from rich.console import Console
-from rich.table import Column, Table
 
 from pydantic_ai_batch.compat import counts_of
 from pydantic_ai_batch.journal.overview import overview_of
 from pydantic_ai_batch.listing import list_batches
+
+from .listing import listing, show
 
 
 async def show_provider(provider: str, journals: Sequence[Path], *, limit: int, as_json: bool) -> None:
@@ -55,17 +55,15 @@ async def show_provider(provider: str, journals: Sequence[Path], *, limit: int, 
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    # What is cut of a time says nothing.
-    created = Column('created (UTC)', no_wrap=True, min_width=16)
-    table = Table(Column('batch', overflow='fold'), 'model', 'status', 'requests', created, 'journal')
+    table = listing('batch', 'model', 'status', 'requests', 'created (UTC)', 'journal')
     for one in found:
-        journal = one['journal'] or '[yellow]none: an orphan[/yellow]'
+        known = one['journal'] or '[yellow]an orphan[/yellow]'
         table.add_row(
             str(one['id']),
             str(one['model']),
             str(one['status']),
             str(one['requests']),
             f'{datetime.fromisoformat(str(one["created_at"])).astimezone(UTC):%Y-%m-%d %H:%M}',
-            str(journal),
+            str(known),
         )
-    Console().print(table)
+    show(table)
