@@ -28,6 +28,7 @@ from pydantic_ai_batch.cli import app
 from pydantic_ai_batch.cli.files.looking import options_in
 from pydantic_ai_batch.cli.rows import Time
 from pydantic_ai_batch.journal import store as stores
+from pydantic_ai_batch.journal.sessions import RunLock
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
 Command = Callable[..., Result]
@@ -285,6 +286,12 @@ def test_what_is_wrong_is_said_before_anything_is_sent(
     assert says in result.output
     assert not fake.openai.calls
     assert not (tmp_path / 'rows.answers.csv').exists()
+
+
+def test_an_output_that_is_the_journal_is_refused(command: Command, fake: FakeProviders, reviews: Path) -> None:
+    result = run_reviews(command, '-o', 'one.csv', '--journal', 'one.csv')
+    assert (result.exit_code, 'one.csv is the journal as well' in result.output) == (2, True)
+    assert not fake.openai.calls
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_sent(
@@ -650,6 +657,19 @@ def test_ctrl_c_leaves_or_cancels_as_it_was_told(
     assert slow.openai.count('cancel') == cancels
     finished(process(reviews.parent, *RUN))
     assert Counter(row.text for row in slow.openai.billed if row.text != 'bad').most_common(1)[0][1] == 1
+
+
+def test_a_run_that_a_process_works_on_is_left_to_it(slow: FakeProviders, reviews: Path) -> None:
+    assert finished(process(reviews.parent, *RUN, '--detach'))[0] == 3
+    with RunLock(reviews.with_name(JOURNAL)):
+        for command in (RUN, ('collect', JOURNAL)):
+            code, output = finished(process(reviews.parent, *command))
+            assert code == 2
+            assert f'is being worked on by process {os.getpid()}' in ' '.join(output.split())
+    assert finished(process(reviews.parent, *RUN))[0] == 1
+    assert slow.openai.count('create') == 1
+    # It leaves nothing behind.
+    assert not list(reviews.parent.glob('*.lock'))
 
 
 def test_a_run_that_was_killed_is_gone_on_with_and_paid_once(slow: FakeProviders, reviews: Path) -> None:

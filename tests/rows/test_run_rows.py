@@ -21,7 +21,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from pydantic_ai_batch import Journal, RowResult, run_rows
 from pydantic_ai_batch.events import BatchEvent
-from pydantic_ai_batch.exceptions import InputProblems, NoBatchLane, ParameterConflict, RunChanged
+from pydantic_ai_batch.exceptions import InputProblems, JournalError, NoBatchLane, ParameterConflict, RunChanged
 from pydantic_ai_batch.testing import FakeError, FakeProviders, FakeRequest, FakeToolCall, ManualClock
 
 from .scenes import all_of, asked, echo, sizes, statuses
@@ -354,6 +354,21 @@ async def test_rows_whose_batch_could_not_be_checked_are_pending_and_collected_b
         results = await all_of(clock, ROWS, **settings)
         assert set(statuses(results).values()) == {'ok'}
         assert sizes(fake) == [30]
+
+
+async def test_one_journal_is_worked_on_by_one_run_at_a_time(clock: ManualClock, model_of: ModelOf, tmp_path: Path):
+    async def twice(model: OpenAIResponsesModel) -> None:
+        settings: Any = {'model': model, 'prompt': PROMPT, 'journal': tmp_path / 'run.db', 'clock': clock}
+        async with aclosing(run_rows(ROWS, **settings)) as first:
+            await anext(first)
+            with pytest.raises(JournalError, match='is being worked on by this process: nothing was sent'):
+                await anext(run_rows(ROWS, **settings))
+        # Left by the first, it is free for the next.
+        assert len([result async for result in run_rows(ROWS, **settings)]) == 30
+
+    with FakeProviders(echo, clock=clock) as fake:
+        await clock.run(twice(model_of(fake)))
+        assert len(asked(fake)) == 30
 
 
 @pytest.mark.parametrize(

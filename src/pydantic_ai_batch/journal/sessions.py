@@ -12,7 +12,10 @@ import secrets
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from types import TracebackType
+from typing import IO, Self
+
+from pydantic_ai_batch.exceptions import JournalError
 
 LEASE_SECONDS = 30.0
 """How often a session renews its lease. One on another host that has not for twice as long counts as ended."""
@@ -42,6 +45,61 @@ class SessionLock:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+class RunLock:
+    """The lock of the one process that works on the run of a journal: a second one would send all of it once more."""
+
+    def __init__(self, journal: Path) -> None:
+        """Take it.
+
+        Raises:
+            JournalError: A process has it, or its file cannot be written.
+        """
+        self._path = _lock_path(journal.expanduser().resolve(), 'run')
+        while True:
+            try:
+                file = _open_private(self._path)
+            except OSError as error:
+                raise JournalError(f'{self._path} cannot be written: {error.strerror}.') from error
+            if not _lock(file):
+                with file:
+                    owner = _written_in(file)
+                raise JournalError(
+                    f'The run of {journal} is being worked on{owner}: nothing was sent, as it would be paid for twice. '
+                    'Wait until that is done, or look at it with `status`.'
+                )
+            # Whoever had it may have removed the file between the two steps.
+            with suppress(FileNotFoundError):
+                if os.fstat(file.fileno()).st_ino == self._path.stat().st_ino:
+                    break
+            file.close()
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        self._file = file
+
+    def release(self) -> None:
+        """Free it, and remove its file."""
+        with suppress(OSError):
+            self._path.unlink()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _written_in(file: IO[bytes]) -> str:
+    """The process that a lock's file names, in words."""
+    with suppress(OSError):
+        if (pid := file.read().decode('ascii', 'replace')).isdecimal():
+            return f' by process {pid}' if int(pid) != os.getpid() else ' by this process'
+    return ' by another process'
 
 
 def is_locked(journal: Path, token: str) -> bool:

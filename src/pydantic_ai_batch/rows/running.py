@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic_ai_batch.clock import Clock
 from pydantic_ai_batch.events import Listener
 from pydantic_ai_batch.journal import Journal, refuse_unfindable
+from pydantic_ai_batch.journal.sessions import RunLock
 from pydantic_ai_batch.lanes.base import Lane
 from pydantic_ai_batch.settings import BatchSettings
 
@@ -48,6 +49,7 @@ async def opened_run(
     Raises:
         InputProblems: Something is wrong with rows. Nothing was sent.
         RunChanged: The journal has another run. Nothing was sent.
+        JournalError: Another process works on that run, or the journal cannot be used. Nothing was sent.
         UserError: Something else is wrong. Nothing was sent.
     """
     requests = job.requests(source, settings, journal, clock)
@@ -61,8 +63,12 @@ async def opened_run(
             refuse_unfindable(lane)
         if guards is not None:
             guards.refuse_unpriced(lane, name)
-    kept = KeptResults(Path(os.fspath(journal.path)) if journal is not None else None)
-    try:
+    path = Path(os.fspath(journal.path)) if journal is not None else None
+    with ExitStack() as stack:
+        kept = KeptResults(path)
+        stack.callback(kept.close)
+        if path is not None and journal is not None and not journal.share:
+            stack.enter_context(RunLock(path))
         spec = {**job.spec(source), 'command': dict(command) if command is not None else None}
         before = await kept.begin(spec)
         if before is not None and journal is not None:
@@ -83,5 +89,3 @@ async def opened_run(
         )
         await run.load()
         yield run
-    finally:
-        kept.close()

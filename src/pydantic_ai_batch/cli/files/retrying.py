@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic_ai.exceptions import UserError
 
 from pydantic_ai_batch.journal.overview import overview_of
+from pydantic_ai_batch.journal.sessions import RunLock
 from pydantic_ai_batch.rows.kept_results import KeptResults
 from pydantic_ai_batch.rows.records import Status
 
@@ -26,6 +27,7 @@ async def forget_failed(path: Path) -> int:
         raise UserError(f'No row in {path} failed in a way that another try may mend.')
     kept = KeptResults(path)
     try:
-        return await kept.forget(_FAILED)
+        with RunLock(path):
+            return await kept.forget(_FAILED)
     finally:
         kept.close()

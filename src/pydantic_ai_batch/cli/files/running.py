@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from pydantic_ai.exceptions import UserError
 from rich.console import Console
 
 from pydantic_ai_batch.clock import SYSTEM_CLOCK, Clock
@@ -96,6 +97,7 @@ async def run_file(
     """
     console = Console(stderr=True)
     guards = replace(guards, verify=options.verify)
+    _refuse_one_file(options, journal)
     job = options.job()
     display = _Display(None if manner.quiet else TerminalProgress(console, clock=clock))
     kept_in = Journal(journal) if journal is not None else None
@@ -134,6 +136,12 @@ async def run_file(
         console.print(f'[red]The run was stopped: {run.stopped}.[/red]', highlight=False)
         return STOPPED
     return FAILED if summary.failed else OK
+
+
+def _refuse_one_file(options: RunOptions, journal: Path | None) -> None:
+    """Refuse an output that is the journal, which it would take the place of."""
+    if journal is not None and options.to != '-' and journal.resolve() == Path(options.to).resolve():
+        raise UserError(f'The output {options.to} is the journal as well: give one of them another name.')
 
 
 def _open(options: RunOptions, source: RowSource, columns: Columns, stdout: BinaryIO | None = None) -> Any:
